@@ -1,0 +1,95 @@
+"""Names of every key, and how long a name's parts may be. The one place that knows them.
+
+`{id}` is a Redis Cluster hash tag: a job's keys share a slot. A key's companions elsewhere carry its whole name as
+their hash tag, and so share its slot.
+"""
+
+from __future__ import annotations
+
+import re
+
+TALKER, ACOUSTIC = "talker", "acoustic"
+ROLES = (TALKER, ACOUSTIC)
+
+# The live set, and in its slot what live jobs hold of the budget.
+LIVE = "sl:live"  # zset: job id -> time of acceptance (ms)
+RESERVED = "{sl:live}:reserved"  # hash: job id -> "<owner>\n<model>\n<bytes>"; field "" sums the bytes
+EXPIRING = "sl:expiring"  # zset: "<owner>/<job id>" -> when the job's keys go (ms)
+
+# Signals, all in one slot so that a worker waits for all of its own in one read.
+TOMBSTONES = "sl:tombstones"  # stream, capped: cancelled job ids
+
+WORKERS = "sl:workers"  # hash: worker name -> what it says of itself (MessagePack), refreshed as a heartbeat
+SECRET = "sl:secret"  # string: signs job ids
+
+_PART = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+def checked(part: str, what: str) -> str:
+    """`part`, if it may stand in a key; raises ValueError with what to do otherwise."""
+    if not _PART.fullmatch(part):
+        raise ValueError(f"{what} {part!r} cannot be part of a key: use 1 to 128 of A-Z a-z 0-9 . _ -")
+    return part
+
+
+def log(job: str) -> str:
+    return f"sl:{{{job}}}:log"
+
+
+def head(job: str) -> str:
+    """Hash that append-if keeps beside the log: next numbers and the digest of each identity, so no check scans."""
+    return f"sl:{{{job}}}:head"
+
+
+def spans(job: str) -> str:
+    return f"sl:{{{job}}}:spans"
+
+
+def audio(job: str) -> str:
+    return f"sl:{{{job}}}:audio"
+
+
+def carry(job: str) -> str:
+    return f"sl:{{{job}}}:carry"
+
+
+def lease(job: str, role: str) -> str:
+    return f"sl:{{{job}}}:lease:{role}"
+
+
+def job_keys(job: str) -> list[str]:
+    """All keys of a job, in the order in which the scripts take them."""
+    return [
+        log(job), head(job), spans(job), audio(job), carry(job), lease(job, TALKER), lease(job, ACOUSTIC),
+    ]  # fmt: skip
+
+
+def requests(model: str, owner: str) -> str:
+    return f"sl:requests:{model}:{owner}"
+
+
+def owners(model: str) -> str:
+    """Set of the owners that have ever posted to the model: which requests streams there are."""
+    return f"sl:owners:{model}"
+
+
+def ready(model: str) -> str:
+    return f"sl:ready:{model}"
+
+
+def posted(stream: str) -> str:
+    """Hash beside a pointer stream: job id -> its entry, so that posting twice posts once."""
+    return f"{{{stream}}}:posted"
+
+
+def bell(model: str, role: str) -> str:
+    """Stream, capped: rings when a role has something to look at. A hint only; losing it costs a poll interval."""
+    return f"{{{TOMBSTONES}}}:bell:{model}:{role}"
+
+
+def jobs(owner: str) -> str:
+    return f"sl:jobs:{owner}"
+
+
+def group(role: str) -> str:
+    return f"{role}s"

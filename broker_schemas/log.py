@@ -1,0 +1,175 @@
+"""Calls of the scripts: what to send, and what the reply means. No connection is held here.
+
+Each function returns a `Call`; `Scripts` runs one on a client, and `AsyncScripts` on an asyncio client, so that the
+api (asyncio) and the workers (threads) share every name and argument.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from broker_schemas import keys
+from broker_schemas.codec import digest
+from broker_schemas.events import (
+    FINAL_TYPES, AudioChunk, CodesLogged, JobRequested, Payload, SpanTerminal, SpanWindow, encode_open,
+)  # fmt: skip
+
+_SOURCES = {name: (Path(__file__).parent / f"{name}.lua").read_text() for name in ("append_if", "lease", "pointer", "reserve")}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    script: str
+    keys: list[str]
+    args: list[Any]
+
+
+class Scripts:
+    """Runs calls on a synchronous client."""
+
+    def __init__(self, client) -> None:
+        self._scripts = {name: client.register_script(source) for name, source in _SOURCES.items()}
+
+    def __call__(self, call: Call) -> list:
+        return _texts(self._scripts[call.script](keys=call.keys, args=call.args))
+
+
+class AsyncScripts:
+    """Runs calls on an asyncio client."""
+
+    def __init__(self, client) -> None:
+        self._scripts = {name: client.register_script(source) for name, source in _SOURCES.items()}
+
+    async def __call__(self, call: Call) -> list:
+        return _texts(await self._scripts[call.script](keys=call.keys, args=call.args))
+
+
+def _texts(reply: Any) -> list:
+    items = reply if isinstance(reply, list) else [reply]
+    return [item.decode() if isinstance(item, bytes) else item for item in items]
+
+
+# --- append-if ------------------------------------------------------------------------------------------------------
+
+
+class Refused(Exception):
+    """append-if wrote nothing. `status` as in append_if.lua: gone | lost | conflict | final | gap."""
+
+    def __init__(self, status: str, detail: str, event: str, job: str) -> None:
+        super().__init__(f"{event} of job {job} was refused: {status}{f' ({detail})' if detail else ''}")
+        self.status = status
+        self.detail = detail
+
+
+def append(
+    payload: Payload,
+    *,
+    job: str,
+    by: str,
+    token: str = "",
+    role: str = "",
+    ttl_ms: int = 0,
+    conditioning: list[tuple[str, bytes]] = (),
+    pcm: bytes = b"",
+    carry: bytes = b"",
+    trim: str = "",
+    same_as: str = "",
+) -> Call:
+    """The append-if of one event with its companions.
+
+    Args:
+        token, role: the writer's lease; `role` is empty for events that need none.
+        ttl_ms: how long the job's keys live on, for final events.
+        conditioning: (entry id, payload) of each part for the spans stream, for spans and logged codes.
+        pcm, carry, trim: the chunk, the acoustic state after it, and the first spans entry still needed.
+        same_as: what tells whether a second writing is the same, where that is not the data's digest.
+    """
+    kind, index, draws = _kind(payload)
+    companions: list[Any] = [item for part in conditioning for item in part]
+    if isinstance(payload, AudioChunk):
+        companions = ["pcm", pcm, "start", payload.start_sample, "sha256", payload.sha256]
+    body = encode_open(payload, job=job, by=by)
+    args = [
+        kind, token, role, payload.identity, same_as or digest(payload.data()), index, body, ttl_ms, draws, trim,
+        carry, payload.type, *companions,
+    ]  # fmt: skip
+    return Call("append_if", keys.job_keys(job), args)
+
+
+def _kind(payload: Payload) -> tuple[str, int, int]:
+    """(append-if's kind, index, draws logged once it is written)."""
+    match payload:
+        case JobRequested():
+            return "create", 0, 0
+        case SpanWindow():
+            return "span", payload.index, payload.start_frame + payload.frames + 1
+        case SpanTerminal():
+            return "terminal", payload.index, payload.start_frame + payload.frames + 1
+        case CodesLogged():
+            return "codes", payload.start_draw, payload.start_draw + payload.codes.shape[0]
+        case AudioChunk():
+            return "chunk", payload.index, 0
+    return ("final" if payload.type in FINAL_TYPES else "note"), 0, 0
+
+
+def appended(reply: list, payload: Payload, job: str) -> int | None:
+    """The event's sequence number; None if it had been written before. Raises Refused."""
+    status, seq, detail = reply
+    if status == "ok":
+        return seq
+    if status == "already":
+        return None
+    raise Refused(status, detail, payload.type, job)
+
+
+# --- leases ---------------------------------------------------------------------------------------------------------
+
+
+def _lease_keys(job: str, role: str) -> list[str]:
+    return [keys.lease(job, role), keys.log(job), keys.head(job)]
+
+
+def take_lease(job: str, role: str, *, token: str, worker: str, ttl_ms: int, profile: str, max_strikes: int) -> Call:
+    return Call("lease", _lease_keys(job, role), ["take", token, worker, ttl_ms, profile, role, max_strikes])
+
+
+def renew_lease(job: str, role: str, *, token: str, ttl_ms: int) -> Call:
+    return Call("lease", _lease_keys(job, role), ["renew", token, ttl_ms])
+
+
+def release_lease(job: str, role: str, *, token: str, handed_over: bool, error: str = "") -> Call:
+    """Give the lease back. Only a hand-over is free of a strike at the next take."""
+    return Call("lease", _lease_keys(job, role), ["release", token, int(handed_over), error[:2000]])
+
+
+# --- pointers and reservations --------------------------------------------------------------------------------------
+
+
+def post_pointer(stream: str, job: str) -> Call:
+    return Call("pointer", [stream, keys.posted(stream)], ["post", job])
+
+
+def drop_pointer(stream: str, job: str, role: str) -> Call:
+    return Call("pointer", [stream, keys.posted(stream)], ["drop", job, keys.group(role)])
+
+
+def reserve(job: str, *, now_ms: int, bytes_: int, max_jobs: int, max_bytes: int, owner: str, model: str) -> Call:
+    """Hold a job's worst case; the reply is [1 or 0, live jobs, bytes held]."""
+    return Call(
+        "reserve", [keys.LIVE, keys.RESERVED], ["take", job, now_ms, bytes_, max_jobs, max_bytes, owner, model]
+    )
+
+
+def give_back(job: str) -> Call:
+    return Call("reserve", [keys.LIVE, keys.RESERVED], ["give", job])
+
+
+def retire(job: str, *, model: str, owner: str) -> list[Call]:
+    """What a final job leaves behind in other slots, in order; leaving the live set comes last, as it ends the sweeps."""
+    return [
+        drop_pointer(keys.requests(model, owner), job, keys.TALKER),
+        drop_pointer(keys.ready(model), job, keys.ACOUSTIC),
+        give_back(job),
+    ]

@@ -1,0 +1,129 @@
+"""The interface of a model family: one folder below this one, which touches no other.
+
+A family knows no broker and no runner. It gives the contract that the api checks requests with, the talker's model
+(prompt, frame feedback, the draw) that every runner calls, and the acoustic stage.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from broker_schemas.contract import Contract
+from broker_schemas.events import JobRequested
+from workers.talker.frames import FrameHistory
+from workers.talker.windows import WindowPlan
+
+
+@dataclass(slots=True)
+class Draws:
+    """One draw for every job slot of a padded batch; slots without a job hold rubbish.
+
+    codes: (jobs, codebooks) int64. ended: (jobs,) bool, the model ended the song at this draw. conditioning: (jobs,
+    width) float32, what the acoustic stage needs of the frame.
+    """
+
+    codes: torch.Tensor
+    ended: torch.Tensor
+    conditioning: torch.Tensor
+
+
+class TalkerModel(Protocol):
+    """What a family's talker is to a runner. All tensors are on the runner's device."""
+
+    rows: int  # rows that a job takes in the batch, 2 where it is guided; they live and die together
+    codebooks: int
+    lead: int  # draws before the first frame
+    context: int  # positions that the backbone has
+
+    @property
+    def backbone(self) -> torch.nn.Module:
+        """The autoregressive decoder, in the layout of Hugging Face's Qwen3Model."""
+        ...
+
+    def prompts(self, request: JobRequested) -> list[list[int]]:
+        """Token ids of each of the job's rows, all of one length."""
+        ...
+
+    def max_frames(self, request: JobRequested) -> int: ...
+
+    def embed_prompt(self, ids: torch.Tensor) -> torch.Tensor:
+        """(tokens,) int64 -> (tokens, hidden)."""
+        ...
+
+    def feedback(self, codes: torch.Tensor, jobs: list[FrameHistory | None]) -> torch.Tensor:
+        """The next input embedding of each job slot: (jobs, codebooks) int64 -> (jobs, hidden)."""
+        ...
+
+    def draw(self, hidden: torch.Tensor, jobs: list[FrameHistory | None]) -> Draws:
+        """Draw a frame for every job slot, at one padded shape.
+
+        Args:
+            hidden: (rows, jobs, hidden), the backbone's newest hidden states.
+            jobs: who draws, by slot; its seed, its draw index, and the codes that it must repeat (`next_forced`).
+        """
+        ...
+
+
+class Dropped(Exception):
+    """The caller no longer wants the window that is being decoded."""
+
+
+class AcousticModel(Protocol):
+    """A family's acoustic stage: frames in, sound out, window by window.
+
+    State is plain data that the caller owns: a dict of arrays, so that it can be stored, moved and taken up again.
+    """
+
+    sample_rate: int
+    channels: int
+    width: int  # of a frame's conditioning
+
+    def window(
+        self,
+        conditioning: np.ndarray,
+        *,
+        index: int,
+        last: bool,
+        seed: int,
+        state: dict[str, Any],
+        check: Callable[[], None],
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Decode one window.
+
+        Args:
+            conditioning: (frames, width) float32, all frames of the window, shared ones included.
+            state: what the previous window returned; {} for the first.
+            check: called between solver steps; raises Dropped when the job is over.
+
+        Returns:
+            The window's own sound, (samples, channels) int16, and the state for the next window.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What `workers.models.<name>` exports as FAMILY."""
+
+    name: str
+    plan: WindowPlan
+    sizes: tuple[str, ...]  # of the random checkpoints that it can make
+    contract: Callable[[Path], Contract]  # reads configs and the tokenizer only
+    talker: Callable[[Path, dict[str, Any]], TalkerModel]  # checkpoint folder, the deploy file's talker section
+    acoustic: Callable[[Path, dict[str, Any]], AcousticModel]  # checkpoint folder, the deploy file's acoustic section
+    make_checkpoint: Callable[[Path, str, int], None]  # folder, size, seed
+
+
+def load_family(name: str) -> Family:
+    """The family by its folder's name; raises LookupError naming those there are."""
+    known = sorted(path.parent.name for path in Path(__file__).parent.glob("*/__init__.py"))
+    if name not in known:
+        raise LookupError(f"no model family {name!r}; there are: {', '.join(known)}")
+    return importlib.import_module(f"workers.models.{name}").FAMILY

@@ -1,0 +1,72 @@
+"""A job's frames: what was drawn, what is still to be drawn again, and what waits to be sent.
+
+Kept by job and outside row slots, so that rows may be reordered, preempted and taken up again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from broker_schemas.events import JobRequested
+
+
+@dataclass(slots=True)
+class FrameHistory:
+    """The draws of one job, in order.
+
+    Draw d gives frame d - `lead`; the first `lead` draws are fed back but are no frames. After a takeover the draws in
+    `forced`, from the log, are not drawn but repeated.
+    """
+
+    job: str
+    request: JobRequested
+    max_frames: int
+    lead: int
+    forced: np.ndarray  # (draws, codebooks) int16; empty for a new job
+    sent: int = 0  # frames whose conditioning is out already
+    codes: list[np.ndarray] = field(default_factory=list)  # each (codebooks,) int16
+    waiting: list[np.ndarray] = field(default_factory=list)  # conditioning of the frames from `sent` on, (width,) float32
+    reason: str | None = None  # why the song ended: stop | length
+
+    @property
+    def draw(self) -> int:
+        """Index of the next draw."""
+        return len(self.codes)
+
+    @property
+    def frames(self) -> int:
+        return max(0, len(self.codes) - self.lead)
+
+    @property
+    def next_forced(self) -> np.ndarray | None:
+        """The next draw's codes where the log has them."""
+        return self.forced[self.draw] if self.draw < len(self.forced) else None
+
+    @property
+    def wants_conditioning(self) -> bool:
+        """Whether the next draw's conditioning is still to be sent."""
+        return self.draw - self.lead >= self.sent
+
+    def add(self, codes: np.ndarray, conditioning: np.ndarray | None) -> None:
+        """Take the next draw. `conditioning` may be None only where it is not wanted."""
+        if self.wants_conditioning:
+            self.waiting.append(conditioning)
+        self.codes.append(codes)
+        if self.frames >= self.max_frames:
+            self.reason = "length"
+
+    def stop(self) -> None:
+        """The model ended the song at the next draw."""
+        self.reason = "stop"
+
+    def take_conditioning(self, frames: int) -> np.ndarray:
+        """(frames, width) float32: the next frames to be sent, which are forgotten here."""
+        taken, self.waiting = self.waiting[:frames], self.waiting[frames:]
+        self.sent += frames
+        return np.stack(taken)
+
+    def logged(self, first: int, last: int) -> np.ndarray:
+        """(last - first, codebooks) int16: the draws [first, last)."""
+        return np.stack(self.codes[first:last])
