@@ -48,7 +48,10 @@ class Payload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequested(Payload):
-    """The job as accepted: everything that its audio depends on. `deadline` in Unix milliseconds."""
+    """The job as accepted: everything that its audio depends on.
+
+    `deadline` in Unix milliseconds; `ttl_ms`: how long the job's keys live on after its end.
+    """
 
     type: ClassVar[str] = "job.requested"
     model: str
@@ -57,6 +60,7 @@ class JobRequested(Payload):
     seed: int
     owner: str
     deadline: int
+    ttl_ms: int = 3_600_000
     traceparent: str | None = None
 
 

@@ -8,7 +8,7 @@ import hmac
 import math
 import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from broker_schemas import keys, log
 from broker_schemas.codec import digest
@@ -105,6 +105,7 @@ class Producer:
             Full: over the queue's or the bytes' bound; nothing was written.
             KeyReused: the Idempotency-Key came with another body.
         """
+        request = replace(request, ttl_ms=int(self.limits.ttl_s * 1000))
         job = self.ids.new(request.owner, idempotency_key)
         now_ms = int(time.time() * 1000)
         existed = idempotency_key is not None and await self.client.exists(keys.log(job))
@@ -136,9 +137,9 @@ class Producer:
 
     async def cancel(self, job: str, *, by_whom: str) -> JobState:
         """End a job that is not final; a final one stays as it is. Returns its state. Raises Unknown."""
-        payload = JobCancelled(by_whom=by_whom)
-        ttl_ms = int(self.limits.ttl_s * 1000)
-        status, *_ = await self._run(log.append(payload, job=job, by=self.name, ttl_ms=ttl_ms))
+        ttl_ms = (await self.jobs.state(job)).request.ttl_ms
+        call = log.append(JobCancelled(by_whom=by_whom), job=job, by=self.name, ttl_ms=ttl_ms)
+        status, *_ = await self._run(call)
         if status == "gone":
             raise Unknown(job)
         state = await self.jobs.state(job)
@@ -160,8 +161,7 @@ class Producer:
 
     async def _retire(self, state: JobState) -> None:
         request = state.request
-        gone_at = (state.ended_at or 0) + int(self.limits.ttl_s * 1000)
-        await self.client.zadd(keys.EXPIRING, {f"{request.owner}/{state.id}": gone_at})
+        await self.client.zadd(keys.EXPIRING, {f"{request.owner}/{state.id}": state.ended_at + request.ttl_ms})
         for call in log.retire(state.id, model=request.model, owner=request.owner):
             await self._run(call)
 

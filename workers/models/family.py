@@ -114,6 +114,7 @@ class Family:
 
     name: str
     plan: WindowPlan
+    codebooks: int
     sizes: tuple[str, ...]  # of the random checkpoints that it can make
     contract: Callable[[Path], Contract]  # reads configs and the tokenizer only
     talker: Callable[[Path, dict[str, Any]], TalkerModel]  # checkpoint folder, the deploy file's talker section

@@ -1,0 +1,152 @@
+"""Deploy files: how a model is served. `workers/deploy/<model>.yaml`; an overlay names its `base_config`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from workers.models.family import Family, load_family
+
+DEPLOY = Path(__file__).parent / "deploy"
+
+
+class BadSettings(ValueError):
+    """A deploy file cannot be served; the message says what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class TalkerSettings:
+    model_runner: str = "torch"
+    max_jobs: int = 16  # songs at once; each takes the model's rows (two where it is guided)
+    max_model_len: int = 10240  # positions of a row: prompt and frames
+    prefill_chunk: int = 64  # prompt tokens computed at a time
+    threads: int = 1
+    ready_limit: int = 32  # jobs that may wait for, or be in, the acoustic stage; over it the talker admits no more
+    options: dict[str, Any] = field(default_factory=dict)  # the family's own
+
+
+@dataclass(frozen=True, slots=True)
+class AcousticSettings:
+    max_num_seqs: int = 16  # jobs held at once; one window is decoded at a time
+    max_num_batched_tokens: int | None = None  # of one step, where a runner batches windows: codes of all its rows
+    threads: int = 1
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseSettings:
+    ttl_s: float = 10.0  # a lease lapses when it was not renewed for so long
+    stall_s: float = 120.0  # a process whose step does not end for so long ends itself
+    max_strikes: int = 3  # takeovers in a row with nothing new logged, before the job fails
+    orphan_s: float = 60.0  # a job whose profile no worker has fails after so long
+    sweep_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One model as this process serves it."""
+
+    family: str
+    model: str  # the name that requests use
+    checkpoint: Path
+    talker: TalkerSettings = TalkerSettings()
+    acoustic: AcousticSettings = AcousticSettings()
+    leases: LeaseSettings = LeaseSettings()
+    revision: str | None = None
+
+
+def load(
+    config: str, checkpoint: Path, *, model: str | None = None, overrides: dict[str, Any] | None = None,
+    platform: str = "cpu",
+) -> Settings:  # fmt: skip
+    """Read a deploy file.
+
+    Args:
+        config: a name in `workers/deploy`, or a path.
+        overrides: the same layout as the file; wins over it.
+        platform: whose block of `platforms` is laid over the rest.
+
+    Raises:
+        BadSettings: an unknown key, a wrong type, or a budget too small; says the number that would do.
+    """
+    tree = _merge(_read(config, ()), {})
+    tree = _merge(tree, tree.pop("platforms", {}).get(platform, {}))
+    tree = _merge(tree, overrides or {})
+    tree.pop("base_config", None)
+    family = load_family(tree.pop("family"))
+    settings = Settings(
+        family=family.name,
+        model=model or tree.pop("model", family.name),
+        checkpoint=checkpoint,
+        talker=_section(TalkerSettings, tree.pop("talker", {}), "talker"),
+        acoustic=_section(AcousticSettings, tree.pop("acoustic", {}), "acoustic"),
+        leases=_section(LeaseSettings, tree.pop("leases", {}), "leases"),
+    )
+    tree.pop("model", None)
+    if tree:
+        raise BadSettings(f"unknown key {sorted(tree)[0]!r} in {config}: known are family, model, talker, acoustic, leases")
+    _check_budgets(settings, family)
+    return settings
+
+
+def _read(config: str, seen: tuple[Path, ...]) -> dict[str, Any]:
+    path = Path(config)
+    if not path.is_file():
+        named = DEPLOY / f"{config}.yaml"
+        if not named.is_file():
+            known = ", ".join(sorted(file.stem for file in DEPLOY.glob("*.yaml")))
+            raise BadSettings(f"no deploy file {config!r}: give a path, or one of {known}")
+        path = named
+    path = path.resolve()
+    if path in seen:
+        raise BadSettings(f"{path} is its own base_config")
+    try:
+        tree = yaml.safe_load(path.read_text()) or {}
+    except yaml.YAMLError as error:
+        raise BadSettings(f"{path} is no YAML: {error}") from error
+    if not isinstance(tree, dict):
+        raise BadSettings(f"{path} must be a map of settings")
+    base = tree.get("base_config")
+    if base is None:
+        return tree
+    beside = path.parent / base
+    return _merge(_read(str(beside) if beside.is_file() else base, (*seen, path)), tree)
+
+
+def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        both_maps = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merge(merged[key], value) if both_maps else value
+    return merged
+
+
+def _section(kind: type, values: dict[str, Any], name: str) -> Any:
+    known = {f.name: f for f in fields(kind)}
+    for key, value in values.items():
+        if key not in known:
+            raise BadSettings(f"unknown key {name}.{key}: known are {', '.join(sorted(known))}")
+        default = known[key].default
+        number = isinstance(default, (int, float)) and not isinstance(default, bool)
+        if number and (isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf):
+            raise BadSettings(f"{name}.{key} must be a number over 0, got {value!r}")
+        if isinstance(default, int) and not isinstance(default, bool) and value != int(value):
+            raise BadSettings(f"{name}.{key} must be a whole number, got {value!r}")
+        if isinstance(default, str) and not isinstance(value, str):
+            raise BadSettings(f"{name}.{key} must be a string, got {value!r}")
+    return kind(**values)
+
+
+def _check_budgets(settings: Settings, family: Family) -> None:
+    budget = settings.acoustic.max_num_batched_tokens
+    needed = settings.acoustic.max_num_seqs * family.plan.longest_span * family.codebooks
+    if budget is not None and budget < needed:
+        raise BadSettings(
+            f"acoustic.max_num_batched_tokens is {budget}, and {settings.acoustic.max_num_seqs} rows need {needed}: "
+            f"a span covers up to {family.plan.longest_span} frames of {family.codebooks} codes, and a window is never "
+            f"split; set it to {needed} or more, or max_num_seqs to {budget // (needed // settings.acoustic.max_num_seqs)}"
+        )
