@@ -20,6 +20,8 @@ EXPIRING = "sl:expiring"  # zset: "<owner>/<job id>" -> when the job's keys go (
 TOMBSTONES = "sl:tombstones"  # stream, capped: cancelled job ids
 
 WORKERS = "sl:workers"  # hash: worker name -> what it says of itself (MessagePack), refreshed as a heartbeat
+RETIREMENTS = "sl:retirements"  # list: when the newest final jobs left (ms); what Retry-After is reckoned from
+RETIREMENTS_KEPT = 64
 SECRET = "sl:secret"  # string: signs job ids
 
 _PART = re.compile(r"[A-Za-z0-9._-]{1,128}")

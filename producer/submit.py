@@ -18,8 +18,6 @@ from producer.follow import Expired, Jobs, Unknown
 
 TOMBSTONES_KEPT = 10_000
 BELLS_KEPT = 1_000
-RETIREMENTS = "sl:retirements"  # list of the newest retirements' times (ms); what Retry-After is reckoned from
-RETIREMENTS_KEPT = 64
 
 
 class Full(Exception):
@@ -167,7 +165,7 @@ class Producer:
 
     async def _retry_after(self) -> int:
         """Seconds until a place is free, by the pace at which jobs have been leaving."""
-        times = [int(item) for item in await self.client.lrange(RETIREMENTS, 0, RETIREMENTS_KEPT - 1)]
+        times = [int(item) for item in await self.client.lrange(keys.RETIREMENTS, 0, keys.RETIREMENTS_KEPT - 1)]
         if len(times) < 2:
             return 10
         pace = (times[0] - times[-1]) / (len(times) - 1) / 1000

@@ -1,0 +1,236 @@
+"""The acoustic worker: one window at a time, for whoever runs dry first."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import redis
+
+from broker_schemas import keys
+from broker_schemas.events import AudioChunk, JobCompleted, decode
+from broker_schemas.job import BrokenLog, fold
+from workers.acoustic.carry import Carry
+from workers.acoustic.conditioning import Conditioning, MissingFrames
+from workers.acoustic.schedule import Waiting, first_to_run_dry
+from workers.models.family import AcousticModel, Dropped, Family
+from workers.owning import Owned, Ownership
+from workers.settings import AcousticSettings
+
+logger = logging.getLogger(__name__)
+
+_IDLE_S = 0.5
+_REREAD_S = 1.0  # a rung bell may be missed: every log is read again after so long
+
+
+@dataclass(slots=True, eq=False)
+class Sounding:
+    """A job whose windows this worker decodes."""
+
+    owned: Owned
+    carry: Carry
+    conditioning: Conditioning
+    since: float
+    heard_from: float | None
+    last_decoded: bool = False
+
+    def windows(self, family: Family) -> int:
+        """How many windows the spans so far complete."""
+        state = self.owned.state
+        return family.plan.count(state.frames) if state.terminal else state.spans
+
+    @property
+    def job(self) -> str:
+        return self.owned.job
+
+
+class AcousticWorker:
+    """The main loop: read what is new, choose a window, decode it, publish the chunk with the carry."""
+
+    def __init__(
+        self, ownership: Ownership, model: AcousticModel, family: Family, settings: AcousticSettings
+    ) -> None:
+        self._ownership = ownership
+        self._model = model
+        self._family = family
+        self._settings = settings
+        self._sounding: dict[str, Sounding] = {}
+        self._window_s = 0.5  # decoding time of a window, a moving mean
+        self._reread_at = 0.0
+
+    def run(self, stop: threading.Event) -> None:
+        """Work until `stop`, then hand every job over."""
+        ownership = self._ownership
+        ownership.start()
+        try:
+            while not stop.is_set():
+                ownership.watchdog.beat()
+                self._drop_over()
+                self._admit()
+                self._read_news()
+                sounding = self._next()
+                if sounding is None:
+                    ownership.signals.wait(_IDLE_S)
+                    continue
+                self._decode(sounding, stop)
+        finally:
+            self._leave()
+
+    # --- which job ----------------------------------------------------------------------------------------------------
+
+    def _admit(self) -> None:
+        while len(self._sounding) < self._settings.max_num_seqs:
+            owned = self._ownership.take_next()
+            if owned is None:
+                return
+            try:
+                self._begin(owned)
+            except (MissingFrames, BrokenLog) as error:
+                self._ownership.fail(owned, "broken_log", str(error), retryable=True)
+            except redis.RedisError:
+                self._ownership.hand_over(owned)
+                return
+
+    def _begin(self, owned: Owned) -> None:
+        raw = self._ownership.client.get(keys.carry(owned.job))
+        carry = Carry.unpack(raw) if raw else Carry()
+        state = owned.state
+        if carry.windows != state.chunks:
+            raise BrokenLog(f"the carry of job {owned.job} is of window {carry.windows}, and its log has {state.chunks}")
+        first, _ = self._family.plan.bounds(carry.windows, state.frames)
+        conditioning = Conditioning(self._ownership.client, owned.job, first=first, shared=carry.shared)
+        heard = state.first_chunk_at / 1000 if state.first_chunk_at else None
+        self._sounding[owned.job] = Sounding(owned, carry, conditioning, time.time(), heard)
+        self._ownership.announce(owned, rows=1, from_window=carry.windows)
+
+    def _read_news(self) -> None:
+        """New events of the jobs that the bell was rung for; of all of them now and then."""
+        rung = self._ownership.signals.rung()
+        everyone = time.monotonic() - self._reread_at > _REREAD_S
+        if everyone:
+            self._reread_at = time.monotonic()
+        try:
+            for job, sounding in self._sounding.items():
+                if (everyone or job in rung) and not sounding.owned.state.terminal:
+                    self._read_log(sounding)
+        except redis.RedisError as error:
+            logger.warning("the broker is away: %s", error)
+
+    def _read_log(self, sounding: Sounding) -> None:
+        owned = sounding.owned
+        entries = self._ownership.client.xrange(keys.log(owned.job), min=f"({owned.state.seq}-0")
+        try:
+            owned.state = fold((decode(entry[b"e"]) for _, entry in entries), owned.state)
+        except BrokenLog as error:  # the broker lost writes that this worker had read
+            logger.warning("%s", error)
+            owned.lease.over = owned.lease.over or "gap"
+
+    def _next(self) -> Sounding | None:
+        ready = [
+            Waiting(job, sounding.since, sounding.heard_from, sounding.carry.samples / self._model.sample_rate)
+            for job, sounding in self._sounding.items()
+            if sounding.carry.windows < sounding.windows(self._family) and not sounding.owned.lease.over
+        ]
+        chosen = first_to_run_dry(ready, self._window_s)
+        return self._sounding[chosen.job] if chosen else None
+
+    # --- one window ---------------------------------------------------------------------------------------------------
+
+    def _decode(self, sounding: Sounding, stop: threading.Event) -> None:
+        owned, carry, plan = sounding.owned, sounding.carry, self._family.plan
+        state, index = owned.state, sounding.carry.windows
+        start, end = plan.bounds(index, state.frames)
+        last = state.terminal and index + 1 == plan.count(state.frames)
+        began = time.monotonic()
+        try:
+            pcm, model_state = self._model.window(
+                sounding.conditioning.frames(start, end),
+                index=index,
+                last=last,
+                seed=state.request.seed,
+                state=carry.state,
+                check=lambda: self._check(sounding),
+            )
+        except Dropped:
+            return
+        except MissingFrames as error:
+            if self._still_owned(sounding):
+                self._ownership.fail(owned, "broken_log", str(error), retryable=True)
+            del self._sounding[owned.job]
+            return
+        except redis.RedisError as error:
+            logger.warning("the broker is away: %s", error)
+            self._ownership.signals.wait(_IDLE_S)
+            return
+        except Exception as error:
+            del self._sounding[owned.job]
+            self._ownership.give_up(owned, error)
+            return
+        self._window_s += 0.2 * (time.monotonic() - began - self._window_s)
+        next_start, _ = plan.bounds(index + 1, state.frames)
+        shared = None if last else sounding.conditioning.frames(next_start, end)
+        sounding.carry = Carry(index + 1, carry.samples + len(pcm), shared, model_state)
+        self._publish(sounding, carry.samples, pcm, last=last, end=end)
+
+    def _check(self, sounding: Sounding) -> None:
+        """Between solver steps: is the window still wanted? Others' tombstones are noted in passing."""
+        self._ownership.watchdog.beat()
+        self._note_cancelled()
+        if sounding.owned.lease.over:
+            raise Dropped
+
+    def _publish(self, sounding: Sounding, start_sample: int, pcm: np.ndarray, *, last: bool, end: int) -> None:
+        owned, carry = sounding.owned, sounding.carry
+        sound = np.ascontiguousarray(pcm, dtype="<i2").tobytes()
+        chunk = AudioChunk(
+            index=carry.windows - 1, samples=len(pcm), start_sample=start_sample, sha256=hashlib.sha256(sound).hexdigest()
+        )
+        if sounding.heard_from is None:
+            sounding.heard_from = time.time()
+        self._ownership.write(
+            owned,
+            chunk,
+            pcm=sound,
+            carry=b"" if last else carry.pack(),
+            trim=sounding.conditioning.trim_after(end),
+        )
+        if last:
+            self._complete(sounding)
+
+    def _complete(self, sounding: Sounding) -> None:
+        owned, state = sounding.owned, sounding.owned.state
+        completed = JobCompleted(samples=sounding.carry.samples, frames=state.frames, reason=state.reason)
+        self._ownership.write(owned, completed)
+        self._ownership.leases.forget(owned.lease)
+        del self._sounding[owned.job]
+
+    # --- letting go ---------------------------------------------------------------------------------------------------
+
+    def _note_cancelled(self) -> None:
+        for job in self._ownership.signals.cancelled():
+            if job in self._sounding:
+                lease = self._sounding[job].owned.lease
+                lease.over = lease.over or "job.cancelled"
+
+    def _drop_over(self) -> None:
+        self._note_cancelled()
+        for job, sounding in list(self._sounding.items()):
+            why = sounding.owned.lease.over
+            if not why:
+                continue
+            del self._sounding[job]
+            self._ownership.leases.forget(sounding.owned.lease)
+            if why == "gap":  # the broker lost writes that this worker had counted on: begin again from the carry
+                self._ownership.hand_over(sounding.owned)
+
+    def _still_owned(self, sounding: Sounding) -> bool:
+        return not sounding.owned.lease.over
+
+    def _leave(self) -> None:
+        for sounding in list(self._sounding.values()):
+            self._ownership.hand_over(sounding.owned)
+        self._ownership.stop()

@@ -1,0 +1,85 @@
+"""Pointers to jobs: who may be next. Group entries are hints; a job is owned by its lease alone."""
+
+from __future__ import annotations
+
+import time
+
+import redis
+
+from broker_schemas import keys, log
+
+
+class Inbox:
+    """A role's pointer streams: one per owner for requests, served in turn; one for ready jobs."""
+
+    def __init__(self, client: redis.Redis, *, role: str, model: str, worker: str, min_idle_s: float) -> None:
+        self._client = client
+        self._run = log.Scripts(client)
+        self._role = role
+        self._model = model
+        self._worker = worker
+        self._min_idle_ms = int(min_idle_s * 1000)
+        self._group = keys.group(role)
+        self._grouped: set[str] = set()
+        self._turn = ""  # the owner served last
+        self._reclaimed_at = time.monotonic()
+
+    def next(self) -> str | None:
+        """A job to try, owners in turn; None when nothing is waiting."""
+        streams = self._in_turn()
+        for stream in streams:
+            entries = self._read(stream)
+            if entries:
+                self._turn = stream
+                return entries[0][1][b"job"].decode()
+        if time.monotonic() - self._reclaimed_at < self._min_idle_ms / 1000:
+            return None
+        self._reclaimed_at = time.monotonic()
+        for stream in streams:
+            job = self._reclaim(stream)
+            if job:
+                return job
+        return None
+
+    def drop(self, job: str, owner: str) -> None:
+        """The job needs no one in this role any more."""
+        self._run(log.drop_pointer(self._stream(owner), job, self._role))
+
+    def _stream(self, owner: str) -> str:
+        return keys.requests(self._model, owner) if self._role == keys.TALKER else keys.ready(self._model)
+
+    def _in_turn(self) -> list[str]:
+        if self._role == keys.ACOUSTIC:
+            return [keys.ready(self._model)]
+        owners = sorted(owner.decode() for owner in self._client.smembers(keys.owners(self._model)))
+        streams = [self._stream(owner) for owner in owners]
+        later = [stream for stream in streams if stream > self._turn]
+        return later + streams[: len(streams) - len(later)]
+
+    def _read(self, stream: str) -> list:
+        if stream not in self._grouped:
+            self._make_group(stream)
+        try:
+            reply = self._client.xreadgroup(self._group, self._worker, {stream: ">"}, count=1)
+        except redis.ResponseError as error:  # the group went with a broker that lost its newest writes
+            if "NOGROUP" not in str(error):
+                raise
+            self._make_group(stream)
+            return []
+        return reply[0][1] if reply else []
+
+    def _make_group(self, stream: str) -> None:
+        try:
+            self._client.xgroup_create(stream, self._group, id="0", mkstream=True)
+        except redis.ResponseError as error:
+            if "BUSYGROUP" not in str(error):
+                raise
+        self._grouped.add(stream)
+
+    def _reclaim(self, stream: str) -> str | None:
+        """A pointer that another consumer has sat on for longer than a lease lives."""
+        reply = self._client.xautoclaim(stream, self._group, self._worker, self._min_idle_ms, count=1)
+        entries = reply[1]
+        if not entries:
+            return None
+        return entries[0][1][b"job"].decode()

@@ -1,0 +1,144 @@
+"""The leases that a worker holds, and the thread that keeps them, apart from the thread that computes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import redis
+
+from broker_schemas import log
+from workers.settings import LeaseSettings
+
+logger = logging.getLogger(__name__)
+
+STALLED = 75  # exit status of a process that ended itself for want of progress
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """A job, owned in a role. `over` says why it is no longer: set by whoever notices first, read by the main loop."""
+
+    job: str
+    role: str
+    token: str
+    attempt: int
+    over: str | None = None
+
+
+class Exhausted(Exception):
+    """The job was taken over too often with nothing new logged; the message is its last error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a job could not be taken: held | profile | gone | final."""
+
+    why: str
+
+
+class Leases:
+    """Takes, renews and gives back leases; `over` is set on those that are lost or whose job has ended."""
+
+    def __init__(self, client: redis.Redis, *, role: str, worker: str, profile: str, settings: LeaseSettings) -> None:
+        self._run = log.Scripts(client)
+        self._role = role
+        self._worker = worker
+        self._profile = profile
+        self._settings = settings
+        self._ttl_ms = int(settings.ttl_s * 1000)
+        self._held: dict[str, Lease] = {}
+        self._lock = threading.Lock()
+
+    def take(self, job: str) -> Lease | Refusal:
+        """Own the job, if nobody does. Raises Exhausted when it has cost too many workers."""
+        token = secrets.token_hex(8)
+        status, *rest = self._run(
+            log.take_lease(
+                job, self._role, token=token, worker=self._worker, ttl_ms=self._ttl_ms, profile=self._profile,
+                max_strikes=self._settings.max_strikes,
+            )
+        )  # fmt: skip
+        if status == "exhausted":
+            raise Exhausted(rest[0] or "its workers died without a word")
+        if status != "ok":
+            return Refusal(status)
+        lease = Lease(job, self._role, token, attempt=rest[0])
+        with self._lock:
+            self._held[job] = lease
+        return lease
+
+    def release(self, lease: Lease, *, handed_over: bool, error: str = "") -> None:
+        """Give the lease back at once; `error` is what the job's next owner may have to report."""
+        self.forget(lease)
+        try:
+            self._run(log.release_lease(lease.job, self._role, token=lease.token, handed_over=handed_over, error=error))
+        except redis.RedisError:
+            logger.warning("could not give back the lease of %s: it will lapse", lease.job)
+
+    def forget(self, lease: Lease) -> None:
+        with self._lock:
+            if self._held.get(lease.job) is lease:
+                del self._held[lease.job]
+
+    def held(self) -> list[Lease]:
+        with self._lock:
+            return list(self._held.values())
+
+    def renew(self) -> None:
+        """Renew every lease once; marks those that are over."""
+        for lease in self.held():
+            status, *rest = self._run(log.renew_lease(lease.job, self._role, token=lease.token, ttl_ms=self._ttl_ms))
+            if status != "ok":
+                lease.over = lease.over or status
+            elif rest[0]:
+                lease.over = lease.over or rest[0]
+
+
+@dataclass(slots=True)
+class Watchdog:
+    """Ends the process when its main loop makes no progress: a stuck worker must not keep its jobs."""
+
+    limit_s: float
+    end: Callable[[int], None] = os._exit
+    _beaten: float = field(default_factory=time.monotonic)
+
+    def beat(self) -> None:
+        self._beaten = time.monotonic()
+
+    def check(self) -> None:
+        stalled = time.monotonic() - self._beaten
+        if stalled > self.limit_s:
+            logger.critical("no progress for %.0f s: this process ends itself, and its jobs go to others", stalled)
+            self.end(STALLED)
+
+
+class Keeper(threading.Thread):
+    """Renews leases, refreshes the heartbeat and looks after the watchdog, at a third of the lease's life."""
+
+    def __init__(self, leases: Leases, watchdog: Watchdog, heartbeat: Callable[[], None], ttl_s: float) -> None:
+        super().__init__(name="keeper", daemon=True)
+        self._leases = leases
+        self._watchdog = watchdog
+        self._heartbeat = heartbeat
+        self._interval = min(ttl_s / 3, 2.0)
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        while not self._stopped.is_set():
+            self._watchdog.check()
+            try:
+                self._leases.renew()
+                self._heartbeat()
+            except redis.RedisError as error:
+                logger.warning("the broker is away: %s", error)
+            self._stopped.wait(self._interval)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join(timeout=5)

@@ -1,0 +1,108 @@
+"""What a worker is told while it works: cancelled jobs, and jobs to look at. Hints both; polling finds what they miss."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import redis
+
+from broker_schemas import keys
+from broker_schemas.connection import BLOCK_MS
+
+logger = logging.getLogger(__name__)
+
+
+class Signals(threading.Thread):
+    """Listens to the tombstones and to a role's bell in one read."""
+
+    def __init__(self, client: redis.Redis, *, model: str, role: str) -> None:
+        super().__init__(name="signals", daemon=True)
+        self._client = client
+        self._bell = keys.bell(model, role)
+        self._cursors = {stream: "0-0" for stream in (keys.TOMBSTONES, self._bell)}
+        self._cancelled: set[str] = set()
+        self._rung: set[str] = set()
+        self._lapsed: set[str] = set()
+        self._lock = threading.Lock()
+        self._news = threading.Event()
+        self._stopped = threading.Event()
+        for stream in self._cursors:  # from now on; what was before is in the logs
+            newest = client.xrevrange(stream, count=1)
+            self._cursors[stream] = newest[0][0] if newest else "0-0"
+
+    def run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                reply = self._client.xread(self._cursors, block=BLOCK_MS)
+                if not reply:
+                    self._follow_a_restart()
+            except redis.RedisError:
+                self._stopped.wait(0.2)
+                continue
+            for stream, entries in reply:
+                name = stream.decode()
+                self._cursors[name] = entries[-1][0]
+                with self._lock:
+                    for _, fields in entries:
+                        self._note(name, fields)
+                self._news.set()
+
+    def _note(self, stream: str, fields: dict[bytes, bytes]) -> None:
+        job = fields[b"job"].decode()
+        if stream == keys.TOMBSTONES:
+            self._cancelled.add(job)
+        elif fields.get(b"why") == b"lapsed":
+            self._lapsed.add(job)
+        else:
+            self._rung.add(job)
+
+    def _follow_a_restart(self) -> None:
+        """A broker that lost its newest writes hands out lower ids again: go back to its newest."""
+        for stream, cursor in self._cursors.items():
+            newest = self._client.xrevrange(stream, count=1)
+            last = newest[0][0] if newest else b"0-0"
+            if _order(last) < _order(cursor):
+                self._cursors[stream] = last
+
+    def _drain(self, jobs: set[str]) -> set[str]:
+        with self._lock:
+            drained = set(jobs)
+            jobs.clear()
+        return drained
+
+    def cancelled(self) -> set[str]:
+        """Jobs whose tombstones came since the last call."""
+        return self._drain(self._cancelled)
+
+    def rung(self) -> set[str]:
+        """Jobs that the bell was rung for since the last call."""
+        return self._drain(self._rung)
+
+    def lapsed(self) -> set[str]:
+        """Jobs that lost their owner, and may be taken at once."""
+        return self._drain(self._lapsed)
+
+    def wait(self, seconds: float) -> None:
+        """Until something comes, or the time is out."""
+        self._news.wait(seconds)
+        self._news.clear()
+
+    def wake(self) -> None:
+        self._news.set()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._news.set()
+
+
+def _order(entry_id: bytes | str) -> tuple[int, int]:
+    text = entry_id.decode() if isinstance(entry_id, bytes) else entry_id
+    milliseconds, _, sequence = text.partition("-")
+    return int(milliseconds), int(sequence or 0)
+
+
+def ring(client: redis.Redis, model: str, role: str, job: str, *, lapsed: bool = False) -> None:
+    """Tell a role's workers to look at a job."""
+    fields = {"job": job, "why": "lapsed"} if lapsed else {"job": job}
+    client.xadd(keys.bell(model, role), fields, maxlen=1000)

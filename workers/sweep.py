@@ -1,0 +1,159 @@
+"""The sweeper: does what a crash left undone between a job's log and what points to it.
+
+Runs in every api and worker process. Whatever it does may be done twice, by anyone, at any time.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+
+import redis
+
+from broker_schemas import keys, log
+from broker_schemas.codec import unpack
+from broker_schemas.events import JobFailed, JobRequested, decode
+from workers.publish import retire
+from workers.settings import LeaseSettings
+from workers.signals import ring
+
+logger = logging.getLogger(__name__)
+
+_UNBORN_MS = 10_000  # a reservation whose log has not come by then is given back
+_AT_ONCE = 128
+_DEAD_MS = 60_000  # a worker silent for so long is forgotten
+_SILENT_MS = 10_000  # a worker silent for so long is not counted on
+
+_HEAD = ("final", "spans", "terminal", "profile:talker", "profile:acoustic")
+
+
+@dataclass(frozen=True, slots=True)
+class _Live:
+    """What a sweep reads of one live job."""
+
+    job: str
+    accepted_at: int
+    request: JobRequested | None
+    final: str | None
+    spans: int
+    terminal: bool
+    profiles: dict[str, str | None]
+    expires: dict[str, int | None]  # role -> when its lease lapses; None where it never had one
+
+
+class Sweeper:
+    """Walks the live jobs. `name` signs the events that it has to write."""
+
+    def __init__(self, client: redis.Redis, *, name: str, settings: LeaseSettings | None = None) -> None:
+        self._client = client
+        self._run = log.Scripts(client)
+        self._name = name
+        self._settings = settings or LeaseSettings()
+        self._requests: dict[str, JobRequested] = {}
+
+    def run(self, stop: threading.Event) -> None:
+        """Sweep until `stop`; a broker that is away is waited for."""
+        while not stop.wait(self._settings.sweep_s):
+            try:
+                self.sweep()
+            except redis.RedisError as error:
+                logger.warning("sweep put off, the broker is away: %s", error)
+
+    def sweep(self) -> None:
+        """One round over everything."""
+        seconds, micros = self._client.time()
+        now_ms = seconds * 1000 + micros // 1000
+        profiles = self._live_profiles(now_ms)
+        scores = self._client.zrange(keys.LIVE, 0, -1, withscores=True)
+        live = [(job.decode(), int(score)) for job, score in scores]
+        self._requests = {job: self._requests[job] for job, _ in live if job in self._requests}
+        for first in range(0, len(live), _AT_ONCE):
+            for job in self._read(live[first : first + _AT_ONCE]):
+                self._tend(job, now_ms, profiles)
+        self._forget_expired(now_ms)
+
+    def _read(self, live: list[tuple[str, int]]) -> list[_Live]:
+        pipeline = self._client.pipeline(transaction=False)
+        for job, _ in live:
+            pipeline.hmget(keys.head(job), *_HEAD)
+            for role in keys.ROLES:
+                pipeline.hget(keys.lease(job, role), "expires")
+            pipeline.xrange(keys.log(job), "1-0", "1-0") if job not in self._requests else pipeline.exists(keys.log(job))
+        replies = iter(pipeline.execute())
+        jobs = []
+        for job, accepted_at in live:
+            final, spans, terminal, *profiles = [item.decode() if item else None for item in next(replies)]
+            expires = {role: int(value) if (value := next(replies)) else None for role in keys.ROLES}
+            first = next(replies)
+            if isinstance(first, list) and first:
+                self._requests[job] = decode(first[0][1][b"e"]).payload
+            jobs.append(
+                _Live(
+                    job, accepted_at, self._requests.get(job) if first else None, final, int(spans or 0),
+                    terminal is not None, dict(zip(keys.ROLES, profiles, strict=True)), expires,
+                )
+            )  # fmt: skip
+        return jobs
+
+    def _tend(self, live: _Live, now_ms: int, profiles: set[tuple[str, str]]) -> None:
+        if live.request is None:
+            if now_ms - live.accepted_at > _UNBORN_MS:
+                self._run(log.give_back(live.job))
+            return
+        if live.final:
+            return self._see_off(live)
+        if now_ms > live.request.deadline:
+            message = "the job was not done by its deadline; submit it again, with a later deadline_s if it is long"
+            return self._fail(live, JobFailed(code="deadline_exceeded", message=message, retryable=True))
+        if not live.terminal:
+            self._client.sadd(keys.owners(live.request.model), live.request.owner)
+            self._tend_role(live, keys.TALKER, keys.requests(live.request.model, live.request.owner), now_ms, profiles)
+        if live.spans:
+            self._tend_role(live, keys.ACOUSTIC, keys.ready(live.request.model), now_ms, profiles)
+
+    def _tend_role(
+        self, live: _Live, role: str, stream: str, now_ms: int, profiles: set[tuple[str, str]]
+    ) -> None:
+        posted, *_ = self._run(log.post_pointer(stream, live.job))
+        if posted:
+            ring(self._client, live.request.model, role, live.job)
+        expires, profile = live.expires[role], live.profiles[role]
+        if expires is None or expires > now_ms:
+            return
+        if now_ms - expires > self._settings.orphan_s * 1000 and profile and (role, profile) not in profiles:
+            message = f"no {role} worker of the profile that this job began with ({profile[:12]}) is left; submit it again"
+            return self._fail(live, JobFailed(code="profile_gone", message=message, retryable=True))
+        ring(self._client, live.request.model, role, live.job, lapsed=True)
+
+    def _fail(self, live: _Live, failure: JobFailed) -> None:
+        call = log.append(failure, job=live.job, by=self._name, ttl_ms=live.request.ttl_ms)
+        status, *_ = self._run(call)
+        if status in ("ok", "already"):
+            self._see_off(live)
+
+    def _see_off(self, live: _Live) -> None:
+        """Tell the workers that a job is over, and clear its traces."""
+        self._client.xadd(keys.TOMBSTONES, {"job": live.job}, maxlen=10_000)
+        request = live.request
+        retire(self._client, self._run, live.job, model=request.model, owner=request.owner, ttl_ms=request.ttl_ms)
+
+    def _live_profiles(self, now_ms: int) -> set[tuple[str, str]]:
+        """(role, profile) of every worker heard of lately; forgets those that are long silent."""
+        profiles = set()
+        for name, raw in self._client.hgetall(keys.WORKERS).items():
+            worker = unpack(raw)
+            silent = now_ms - worker["at"]
+            if silent > _DEAD_MS:
+                self._client.hdel(keys.WORKERS, name)
+            elif silent < _SILENT_MS:
+                profiles.add((worker["role"], worker["profile"]))
+        return profiles
+
+    def _forget_expired(self, now_ms: int) -> None:
+        """Take jobs whose keys are gone out of their owners' lists."""
+        for member in self._client.zrangebyscore(keys.EXPIRING, 0, now_ms, start=0, num=_AT_ONCE):
+            owner, job = member.decode().rsplit("/", 1)
+            if not self._client.exists(keys.log(job)):
+                self._client.zrem(keys.jobs(owner), job)
+                self._client.zrem(keys.EXPIRING, member)

@@ -1,0 +1,101 @@
+"""Cuts a job's frames into what is written to its log: spans, and the codes of hops that no span carries yet."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from broker_schemas.codec import Tensor, pack
+from broker_schemas.events import CodesLogged, Payload, SpanTerminal, SpanWindow
+from broker_schemas.job import JobState
+from workers.talker.frames import FrameHistory
+from workers.talker.windows import WindowPlan
+
+PART_BYTES = 4 << 20  # a larger payload is split on the wire
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """An event, and the conditioning that goes with it as (entry id, payload) parts."""
+
+    payload: Payload
+    conditioning: list[tuple[str, bytes]]
+
+
+class SpanCutter:
+    """What of one job is out, and what is next. A window is released one frame late, and so are a hop's codes."""
+
+    def __init__(self, plan: WindowPlan, state: JobState, *, lead: int, async_chunk: bool) -> None:
+        self._plan = plan
+        self._lead = lead
+        self._async = async_chunk
+        self._spans = state.spans
+        self._draws = state.draws  # logged
+
+    @staticmethod
+    def sent(state: JobState, *, lead: int, async_chunk: bool) -> int:
+        """Frames whose conditioning the log's events have sent: by spans, or else hop by hop with the codes."""
+        return state.frames if async_chunk else max(0, state.draws - lead)
+
+    def cut(self, history: FrameHistory) -> Iterator[Cut]:
+        """What the newest draw completes; nothing at most steps."""
+        if history.reason:
+            if history.frames:
+                yield self._terminal(history)
+            return
+        while self._async and self._plan.whole(history.frames) > self._spans:
+            yield self._window(history)
+        while history.frames - max(0, self._draws - self._lead) > self._plan.hop:
+            yield self._codes(history)
+
+    def _window(self, history: FrameHistory) -> Cut:
+        start, end = self._plan.sent_with(self._spans), self._plan.sent_with(self._spans + 1)
+        codes = self._span_codes(history, start, end)
+        digest, parts = self._conditioning(history, end - history.sent)
+        span = SpanWindow(
+            index=self._spans, start_frame=start, frames=end - start, codes=codes, conditioning=digest
+        )
+        self._spans += 1
+        self._draws = max(self._draws, end + self._lead)
+        return Cut(span, parts)
+
+    def _terminal(self, history: FrameHistory) -> Cut:
+        start = self._plan.sent_with(self._spans)
+        codes = self._span_codes(history, start, history.frames)
+        digest, parts = self._conditioning(history, history.frames - history.sent)
+        span = SpanTerminal(
+            index=self._spans, start_frame=start, frames=history.frames - start, codes=codes, conditioning=digest,
+            reason=history.reason,
+        )  # fmt: skip
+        return Cut(span, parts)
+
+    def _codes(self, history: FrameHistory) -> Cut:
+        first = self._draws
+        frames = max(0, first - self._lead) + self._plan.hop
+        last = frames + self._lead
+        digest, parts = None, []
+        if not self._async:
+            digest, parts = self._conditioning(history, frames - history.sent)
+        self._draws = last
+        codes = Tensor.of(history.logged(first, last))
+        return Cut(CodesLogged(start_draw=first, codes=codes, conditioning=digest), parts)
+
+    def _span_codes(self, history: FrameHistory, start: int, end: int) -> Tensor:
+        first = 0 if self._spans == 0 else start + self._lead
+        return Tensor.of(history.logged(first, end + self._lead))
+
+    def _conditioning(self, history: FrameHistory, frames: int) -> tuple[str, list[tuple[str, bytes]]]:
+        """(sha256, parts): entry ids are `<span + 1>-<first frame>`, so that they rise, and a second writing repeats them."""
+        first = history.sent
+        if frames == 0:
+            return hashlib.sha256(b"").hexdigest(), []
+        rows = np.ascontiguousarray(history.take_conditioning(frames), dtype="<f4")
+        a_part = max(1, PART_BYTES // rows[0].nbytes)
+        parts = []
+        for offset in range(0, frames, a_part):
+            part = rows[offset : offset + a_part]
+            parts.append((f"{self._spans + 1}-{first + offset}", pack({"start": first + offset, "x": Tensor.of(part)})))
+        return hashlib.sha256(rows).hexdigest(), parts

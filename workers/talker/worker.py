@@ -1,0 +1,180 @@
+"""The talker worker: admit, step, publish; drop what was cancelled."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import redis
+
+from broker_schemas import keys
+from broker_schemas.events import RowsFreed
+from broker_schemas.job import logged_codes
+from workers.models.family import Family, TalkerModel
+from workers.owning import Owned, Ownership
+from workers.settings import TalkerSettings
+from workers.talker.frames import FrameHistory
+from workers.talker.spans import SpanCutter
+
+logger = logging.getLogger(__name__)
+
+_IDLE_S = 0.5
+_LOOK_S = 0.02  # how often a busy talker looks for new jobs
+
+
+class Runner(Protocol):
+    """An engine: rows in slots, one batched step for all of them."""
+
+    steps: int  # taken so far
+
+    @property
+    def free_jobs(self) -> int:
+        """How many more jobs could be admitted now."""
+        ...
+
+    @property
+    def idle(self) -> bool: ...
+
+    def admit(self, history: FrameHistory, prompts: list[list[int]]) -> None: ...
+
+    def free(self, job: str) -> int:
+        """Give the job's rows back, all at once; how many there were."""
+        ...
+
+    def step(self) -> list[FrameHistory]:
+        """One step; the jobs that drew a frame in it, or ended."""
+        ...
+
+    def profile(self) -> dict:
+        """All that the bits of its output depend on, besides the weights."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Talking:
+    """A job in the runner."""
+
+    owned: Owned
+    history: FrameHistory
+    cutter: SpanCutter
+
+
+class TalkerWorker:
+    """The main loop. Everything that waits for the broker is done by other threads."""
+
+    def __init__(
+        self, ownership: Ownership, runner: Runner, model: TalkerModel, family: Family, settings: TalkerSettings
+    ) -> None:
+        self._ownership = ownership
+        self._runner = runner
+        self._model = model
+        self._family = family
+        self._settings = settings
+        self._talking: dict[str, Talking] = {}
+        self._looked_at = 0.0
+
+    def run(self, stop: threading.Event) -> None:
+        """Work until `stop`, then hand every job over."""
+        ownership = self._ownership
+        ownership.start()
+        try:
+            while not stop.is_set():
+                ownership.watchdog.beat()
+                self._drop_over()
+                self._admit()
+                if self._runner.idle:
+                    ownership.signals.wait(_IDLE_S)
+                    continue
+                for history in self._runner.step():
+                    self._publish(self._talking[history.job])
+        finally:
+            self._leave()
+
+    # --- admission ----------------------------------------------------------------------------------------------------
+
+    def _admit(self) -> None:
+        busy = not self._runner.idle
+        if busy and time.monotonic() - self._looked_at < _LOOK_S:
+            return
+        self._looked_at = time.monotonic()
+        while self._runner.free_jobs and not self._acoustic_is_behind():
+            owned = self._ownership.take_next()
+            if owned is None:
+                return
+            self._begin(owned)
+
+    def _acoustic_is_behind(self) -> bool:
+        try:
+            waiting = self._ownership.client.xlen(keys.ready(self._ownership.model))
+        except redis.RedisError:
+            return True
+        return waiting >= self._settings.ready_limit
+
+    def _begin(self, owned: Owned) -> None:
+        request, state = owned.state.request, owned.state
+        async_chunk = request.params.get("async_chunk", True)
+        try:
+            history = FrameHistory(
+                job=owned.job,
+                request=request,
+                max_frames=self._model.max_frames(request),
+                lead=self._model.lead,
+                forced=logged_codes(owned.events),
+                sent=SpanCutter.sent(state, lead=self._model.lead, async_chunk=async_chunk),
+            )
+            self._runner.admit(history, self._model.prompts(request))
+        except Exception as error:
+            self._ownership.give_up(owned, error)
+            return
+        cutter = SpanCutter(self._family.plan, state, lead=self._model.lead, async_chunk=async_chunk)
+        self._talking[owned.job] = Talking(owned, history, cutter)
+        self._ownership.announce(owned, rows=self._model.rows, from_frame=max(0, state.draws - self._model.lead))
+
+    # --- publishing ---------------------------------------------------------------------------------------------------
+
+    def _publish(self, talking: Talking) -> None:
+        for cut in talking.cutter.cut(talking.history):
+            self._ownership.write(talking.owned, cut.payload, conditioning=cut.conditioning)
+        if talking.history.reason:
+            self._end(talking)
+
+    def _end(self, talking: Talking) -> None:
+        owned = talking.owned
+        if not talking.history.frames:
+            message = "the model ended the song before its first frame; try another seed, or other lyrics"
+            self._ownership.fail(owned, "no_frames", message, retryable=False)
+        self._free(talking, "done", then=lambda: self._ownership.leases.release(owned.lease, handed_over=True))
+
+    # --- letting go ---------------------------------------------------------------------------------------------------
+
+    def _drop_over(self) -> None:
+        cancelled = self._ownership.signals.cancelled()
+        for job, talking in list(self._talking.items()):
+            lease = talking.owned.lease
+            if job in cancelled:
+                lease.over = lease.over or "job.cancelled"
+            if lease.over:
+                self._drop(talking, lease.over)
+
+    def _drop(self, talking: Talking, why: str) -> None:
+        """The job is over, or no longer this worker's: its rows go at once."""
+        self._free(talking, why)
+        self._ownership.leases.forget(talking.owned.lease)
+        if why == "gap":  # the broker lost writes that this worker had counted on: begin again from the log
+            self._ownership.hand_over(talking.owned)
+
+    def _free(self, talking: Talking, why: str, then: Callable[[], None] | None = None) -> None:
+        owned = talking.owned
+        del self._talking[owned.job]
+        freed = RowsFreed(rows=self._runner.free(owned.job), step=self._runner.steps, why=why, token=owned.lease.token)
+        self._ownership.write(owned, freed, written=then)
+
+    def _leave(self) -> None:
+        for talking in list(self._talking.values()):
+            self._free(talking, "handed over")
+            self._ownership.hand_over(talking.owned)
+        self._ownership.stop()
