@@ -1,0 +1,1 @@
+"""Where the parts are put together: the command, the embedded mode, the containers. The only package that imports all."""

@@ -1,0 +1,75 @@
+"""Which checkpoint a role serves, and the demo one that `songline up` makes for itself."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pkgutil
+import shutil
+import tempfile
+from pathlib import Path
+
+from compose.trouble import NO_CHECKPOINT, USAGE, Trouble
+from workers import models
+from workers.models.family import Family, load_family
+
+
+def family_named(name: str) -> Family:
+    try:
+        return load_family(name)
+    except LookupError as error:
+        raise Trouble(str(error), USAGE) from error
+
+
+def find(checkpoint: str | None, family: str, revision: str | None) -> Path:
+    """The checkpoint's folder, fetched where it is a repository's id. Raises Trouble saying how to get one."""
+    how = f"make a random one with `songline make-checkpoint {family} DIR`, and name it with --checkpoint DIR"
+    if not checkpoint:
+        raise Trouble(f"no checkpoint was named: {how}", NO_CHECKPOINT)
+    from workers.checkpoints import CheckpointError, resolve_checkpoint
+
+    try:
+        return resolve_checkpoint(checkpoint, revision)
+    except CheckpointError as error:
+        raise Trouble(f"{error}\nElse {how}", NO_CHECKPOINT) from error
+
+
+def make(family: str, size: str, seed: int, folder: Path) -> None:
+    """Write a random checkpoint; the folder appears only once it is whole. Raises Trouble."""
+    maker = family_named(family)
+    if size not in maker.sizes:
+        raise Trouble(f"{family} has no size {size!r}; it has: {', '.join(maker.sizes)}", USAGE)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise Trouble(f"{folder} is there already: name a folder that is not, or remove it first", USAGE)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    except OSError as error:
+        raise Trouble(f"cannot write to {folder.parent}: {error}", USAGE) from error
+    try:
+        maker.make_checkpoint(unfinished, size, seed)
+        unfinished.chmod(0o755)
+        os.replace(unfinished, folder)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+
+
+def demo(family: str, home: Path) -> Path:
+    """The tiny random checkpoint under `home`, made at its first use."""
+    folder = home.expanduser() / "checkpoints" / f"{family}-tiny-0"
+    if not folder.is_dir():
+        make(family, "tiny", 0, folder)
+    return folder
+
+
+def command(args: argparse.Namespace) -> None:
+    """`songline make-checkpoint`."""
+    make(args.family, args.size, args.seed or 0, Path(args.folder))
+    print(args.folder)
+
+
+def list_families(args: argparse.Namespace) -> None:
+    """`songline models`."""
+    for name in sorted(module.name for module in pkgutil.iter_modules(models.__path__) if module.ispkg):
+        print(f"{name:<20} checkpoint sizes: {', '.join(family_named(name).sizes)}")

@@ -1,0 +1,75 @@
+"""`songline demo`: the whole road once. Serve, send the demo song over HTTP, save it, stop."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+
+import httpx
+
+from compose.client import Api, hear, song_body
+from compose.serve import listening_socket
+from compose.trouble import FAILED, Trouble
+
+_READY_S = 300.0
+_STOP_S = 30.0
+
+
+def demo(args: argparse.Namespace) -> None:
+    texts = files("compose") / "demo"
+    args.lyrics = args.lyrics or str(texts / "lyrics.txt")
+    args.caption = args.caption or (texts / "caption.txt").read_text(encoding="utf-8")
+    args.seed = args.seed or 0  # the same song every time
+    out = (args.out or Path("song.wav")).resolve()
+    with serving(args) as url, Api(url) as api:
+        began = time.perf_counter()
+        job = api.call("POST", "/v1/jobs", json=song_body(args))
+        song = hear(api, job["id"], out, began)
+        if song.status != "completed":
+            error = api.call("GET", f"/v1/jobs/{song.job}").get("error") or {}
+            raise Trouble(f"the song {song.status}: {error.get('message', 'no reason was given')}", FAILED)
+    print(f"song              {out} ({song.audio:.2f} s)")
+    print(f"first audio       {song.first_audio:.3f} s after it was sent")
+    print(f"real-time factor  {song.took / song.audio:.3f} ({song.took:.2f} s for {song.audio:.2f} s of sound)")
+    print(f"sha256            {hashlib.sha256(out.read_bytes()).hexdigest()}")
+
+
+@contextmanager
+def serving(args: argparse.Namespace) -> Iterator[str]:
+    """A `songline up` on a free port, ready, for as long as the block runs: its URL."""
+    with listening_socket("127.0.0.1", 0) as sock:
+        port = sock.getsockname()[1]
+    command = [sys.executable, "-m", "compose.cli", "up", "--port", str(port), "--home", str(args.home)]
+    server = subprocess.Popen(command)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        _await_ready(url, server)
+        yield url
+    finally:
+        server.send_signal(signal.SIGTERM)
+        try:
+            server.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            server.kill()
+
+
+def _await_ready(url: str, server: subprocess.Popen) -> None:
+    deadline = time.monotonic() + _READY_S
+    while time.monotonic() < deadline:
+        if (code := server.poll()) is not None:
+            raise Trouble(f"the server ended with code {code} before it was ready", FAILED)
+        try:
+            if httpx.get(f"{url}/ready", timeout=2).status_code == 200:
+                return
+        except httpx.HTTPError:
+            pass
+        time.sleep(0.1)
+    raise Trouble(f"the server was not ready within {_READY_S:g} s", FAILED)

@@ -1,0 +1,217 @@
+"""Every setting of the command, once: its flag, its environment variable, its default, and who takes it.
+
+`songline --help` and docs/settings.md are made from this table. A flag wins over its environment variable, and that
+over the default.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROLES = ("up", "api", "talker", "acoustic")
+CLIENTS = ("submit", "follow", "cancel", "show", "jobs", "bench")
+
+
+class BadSetting(ValueError):
+    """An environment variable holds what its setting cannot be; the message says what it can."""
+
+
+def _boolean(text: str) -> bool:
+    words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+    if text.lower() not in words:
+        raise ValueError("one of true, false, yes, no, on, off, 1, 0")
+    return words[text.lower()]
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise ValueError("a whole number from 1 on")
+    return int(text)
+
+
+def _natural(text: str) -> int:
+    if not text.isdigit():
+        raise ValueError("a whole number from 0 on")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < float("inf"):
+        raise ValueError("a number over 0")
+    return seconds
+
+
+def _port(text: str) -> int:
+    if not text.isdigit() or int(text) > 65535:
+        raise ValueError("a port, 0 to 65535 (0 takes a free one)")
+    return int(text)
+
+
+def _numbers(text: str) -> list[int]:
+    return [_positive(part.strip()) for part in text.split(",")]
+
+
+def _rates(text: str) -> list[float]:
+    return [_seconds(part.strip()) for part in text.split(",")]
+
+
+def _level(text: str) -> str:
+    levels = ("debug", "info", "warning", "error")
+    if text.lower() not in levels:
+        raise ValueError(f"one of {', '.join(levels)}")
+    return text.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """`parse` makes the value of a text and raises ValueError saying what is allowed. Flags of booleans take no value."""
+
+    name: str
+    commands: tuple[str, ...]
+    default: Any
+    help: str
+    metavar: str = ""
+    parse: Callable[[str], Any] = str
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        return "SONGLINE_" + self.name.upper()
+
+    @property
+    def switch(self) -> bool:
+        return self.parse is _boolean
+
+
+SETTINGS = (
+    Setting("broker", (*ROLES, "health"), None,
+            "Redis by URL: redis://, rediss:// or unix://. `up` without one runs a broker inside its own process",
+            "URL"),
+    Setting("model", (*ROLES, "submit", "bench", "demo"), "minimax_music3",
+            "the model: a deploy file's name for servers, the name that requests use for clients", "NAME"),
+    Setting("checkpoint", ROLES, None,
+            "checkpoint folder, or a Hugging Face repository's id; `up` without one makes a tiny random checkpoint",
+            "DIR"),
+    Setting("revision", ROLES, None, "branch, tag or commit of a checkpoint that is a repository", "REV"),
+    Setting("config", ROLES, None, "deploy file laid over the model's own; names its `base_config`", "FILE", Path),
+    Setting("threads", ("up", "talker", "acoustic"), None,
+            "torch threads of a stage; the deploy file's where none is given. Other counts give other bytes",
+            "N", _positive),
+    Setting("name", ("talker", "acoustic", "health"), None,
+            "the worker's name, unique among all workers; made of role, host and process id where none is given", "NAME"),
+    Setting("role", ("health",), "api", "whose health: api, talker or acoustic", "ROLE"),
+    Setting("host", ("up", "api"), "127.0.0.1", "address to listen at; 0.0.0.0 for all", "ADDRESS"),
+    Setting("port", ("up", "api", "health"), 8000, "port to listen at; 0 takes a free one", "PORT", _port),
+    Setting("api_keys", ("up", "api"), None,
+            "who may use the api, as `key` or `owner:key`, separated by commas; open to all where none is given", "KEYS"),
+    Setting("max_jobs", ("up", "api"), 1024, "jobs that may be live at once; over it, submitting answers 429", "N",
+            _positive),
+    Setting("max_bytes", ("up", "api"), 8 << 30, "bytes that live jobs may come to hold in the broker together", "BYTES",
+            _positive),
+    Setting("ttl", ("up", "api"), 3600.0, "how long a job stays readable after its end, in seconds", "S", _seconds),
+    Setting("deadline", ("up", "api"), 1800.0, "how long a job may take where its request says nothing, in seconds", "S",
+            _seconds),
+    Setting("grace", ROLES, 25.0, "how long a stopping process waits for what it does, in seconds", "S", _seconds),
+    Setting("log_level", ROLES, "info", "debug, info, warning or error", "LEVEL", _level),
+    Setting("home", ("up", "demo"), Path("~/.cache/songline"), "where `up` keeps the checkpoint that it makes", "DIR",
+            Path),
+    Setting("url", CLIENTS, "http://127.0.0.1:8000", "the api's address", "URL"),
+    Setting("api_key", CLIENTS, None, "the key sent to the api, where it asks for one", "KEY"),
+    Setting("lyrics", ("submit", "bench", "demo"), None, "file of the song's lyrics, - for standard input", "FILE"),
+    Setting("caption", ("submit", "bench", "demo"), None, "what the song is to sound like", "TEXT"),
+    Setting("seed", ("submit", "bench", "demo", "make-checkpoint"), None,
+            "the random seed: the same one gives the same bytes. `submit` lets the server draw one; else 0", "N", _natural),
+    Setting("frames", ("submit", "bench", "demo"), None, "the most frames that the song may have, 25 a second", "N", _positive),
+    Setting("out", ("submit", "follow", "demo"), None, "WAV file to write as the sound comes; `demo` writes song.wav", "FILE", Path),
+    Setting("detach", ("submit",), False, "print the job's id and leave; the job goes on", parse=_boolean),
+    Setting("status", ("jobs",), None, "list only jobs of this status", "STATUS"),
+    Setting("limit", ("jobs",), 20, "the most jobs to list", "N", _positive),
+    Setting("concurrency", ("bench",), [1, 4], "closed loop: listeners at a time, a level each", "N,N…", _numbers),
+    Setting("rate", ("bench",), None, "open loop instead: requests a second, a level each", "R,R…", _rates),
+    Setting("requests", ("bench",), 8, "requests of a level", "N", _positive),
+    Setting("warm_up", ("bench",), 1, "requests before the first level that are not counted", "N", _natural),
+    Setting("via", ("bench",), "speech", "speech: POST /v1/audio/speech; jobs: POST /v1/jobs and its stream", "WAY"),
+    Setting("timeout", ("bench",), 600.0, "seconds after which a request counts as failed", "S", _seconds),
+    Setting("json", ("bench",), None, "write the report to this file", "FILE", Path),
+    Setting("compare", ("bench",), None, "an earlier report, to be shown beside this one", "FILE", Path),
+    Setting("size", ("make-checkpoint",), "tiny", "tiny runs on any machine; true has the published sizes", "SIZE"),
+)  # fmt: skip
+
+
+def of(command: str) -> list[Setting]:
+    return [setting for setting in SETTINGS if command in setting.commands]
+
+
+def add_flags(parser: argparse.ArgumentParser, command: str) -> None:
+    """Give a command's parser its flags. They have no defaults here, so that `resolve` sees which were given."""
+    for setting in of(command):
+        text = f"{setting.help} [{setting.variable}{'' if setting.default is None else f'; {shown(setting)}'}]"
+        text = text.replace("%", "%%")
+        if setting.switch:
+            parser.add_argument(setting.flag, dest=setting.name, action=argparse.BooleanOptionalAction, help=text)
+        else:
+            parser.add_argument(
+                setting.flag, dest=setting.name, type=_argument(setting), metavar=setting.metavar, help=text
+            )
+
+
+def resolve(command: str, given: argparse.Namespace, environ: Mapping[str, str] = os.environ) -> argparse.Namespace:
+    """The command's settings: flags, else environment variables, else defaults. Raises BadSetting."""
+    resolved = argparse.Namespace(**vars(given))
+    for setting in of(command):
+        if getattr(given, setting.name) is None:
+            setattr(resolved, setting.name, _from_environment(setting, environ))
+    return resolved
+
+
+def _from_environment(setting: Setting, environ: Mapping[str, str]) -> Any:
+    text = environ.get(setting.variable, "")
+    if not text:
+        return setting.default
+    try:
+        return setting.parse(text)
+    except ValueError as error:
+        raise BadSetting(f"{setting.variable}={text!r} cannot be used: {error}") from error
+
+
+def _argument(setting: Setting) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        try:
+            return setting.parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{text!r} cannot be used: {error}") from error
+
+    return parse
+
+
+def shown(setting: Setting) -> str:
+    """A default as people write it on the command line."""
+    value = setting.default
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def table() -> str:
+    """docs/settings.md's table."""
+    lines = ["| flag | environment | default | commands | meaning |", "| --- | --- | --- | --- | --- |"]
+    for setting in SETTINGS:
+        default = "" if setting.default is None else f"`{shown(setting)}`"
+        commands = ", ".join(setting.commands)
+        flag = f"{setting.flag} {setting.metavar}".strip()
+        lines.append(f"| `{flag}` | `{setting.variable}` | {default} | {commands} | {setting.help} |")
+    return "\n".join(lines)

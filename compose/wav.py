@@ -1,0 +1,37 @@
+"""A WAV file, written as its sound comes."""
+
+from __future__ import annotations
+
+import wave
+from pathlib import Path
+
+from compose.trouble import USAGE, Trouble
+
+
+class WavWriter:
+    """Writes 16-bit PCM to a file, or only counts it where there is none. The file is whole once this is closed."""
+
+    def __init__(self, path: Path | None, rate: int, channels: int) -> None:
+        self.samples = 0  # per channel
+        self._width = 2 * channels
+        self._wave = None
+        if path is not None:
+            try:
+                self._wave = wave.open(str(path), "wb")
+            except OSError as error:
+                raise Trouble(f"cannot write {path}: {error.strerror}", USAGE) from error
+            self._wave.setnchannels(channels)
+            self._wave.setsampwidth(2)
+            self._wave.setframerate(rate)
+
+    def write(self, pcm: bytes) -> None:
+        self.samples += len(pcm) // self._width
+        if self._wave:
+            self._wave.writeframes(pcm)
+
+    def __enter__(self) -> WavWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._wave:
+            self._wave.close()
