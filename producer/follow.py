@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from broker_schemas import keys
 from broker_schemas.connection import BLOCK_MS
 from broker_schemas.events import Event, decode
-from broker_schemas.job import JobState, fold
+from broker_schemas.job import BrokenLog, JobState, fold
 
 _STATES_KEPT = 4096
 _READ_AT_ONCE = 64
@@ -93,6 +93,7 @@ class Jobs:
             Expired: the job's keys went in the meantime.
         """
         state = JobState()
+        told = after_seq  # newest event given out or skipped
         heard = after_chunk + 1  # chunks given out or skipped
         while not (state.status.final and (not sound or heard >= state.chunks)):
             cursors = {keys.log(job): f"{state.seq}-0"}
@@ -104,8 +105,15 @@ class Jobs:
             streams = {name.decode(): entries for name, entries in reply}
             for _, entry in streams.get(keys.log(job), ()):
                 event = decode(entry[b"e"])
-                state = fold([event], state)
-                if event.seq > after_seq:
+                try:
+                    state = fold([event], state)
+                except BrokenLog:  # a broker that lost its newest writes goes on with others: read anew, once
+                    if event.seq == 1:
+                        raise
+                    state = JobState()
+                    break
+                if event.seq > told:
+                    told = event.seq
                     yield event
             for entry in streams.get(keys.audio(job), ()):
                 chunk = Chunk.of(entry)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import secrets
+import socket
 import time
 from dataclasses import dataclass
 
@@ -19,6 +22,11 @@ from workers.settings import LeaseSettings
 from workers.signals import Signals, ring
 
 logger = logging.getLogger(__name__)
+
+
+def worker_name(role: str) -> str:
+    """A name that no other worker has had."""
+    return f"{role}-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 @dataclass(slots=True, eq=False)
@@ -57,9 +65,11 @@ class Ownership:
         for thread in (self.signals, self.publisher, self._keeper):
             thread.start()
 
-    def stop(self) -> None:
-        """Write what is queued, and leave: nobody counts on this worker any more."""
+    def leave(self, jobs: list[Owned]) -> None:
+        """Write what is queued, hand `jobs` over, and go: nobody counts on this worker any more."""
         self.publisher.stop()
+        for owned in jobs:
+            self.hand_over(owned)
         self.signals.stop()
         self._keeper.stop()
         try:
@@ -135,8 +145,8 @@ class Ownership:
 
     def fail(self, owned: Owned, code: str, message: str, *, retryable: bool) -> None:
         """End the job: it cannot be done."""
-        self.write(owned, JobFailed(code=code, message=message, retryable=retryable))
-        self.leases.forget(owned.lease)
+        failed = JobFailed(code=code, message=message, retryable=retryable)
+        self.write(owned, failed, written=lambda: self.leases.forget(owned.lease))
 
     def give_up(self, owned: Owned, error: BaseException) -> None:
         """This attempt broke: another may do better, and the last one's error is what the client will read."""

@@ -40,7 +40,7 @@ class Signals(threading.Thread):
             except redis.RedisError:
                 self._stopped.wait(0.2)
                 continue
-            for stream, entries in reply:
+            for stream, entries in reply or ():
                 name = stream.decode()
                 self._cursors[name] = entries[-1][0]
                 with self._lock:

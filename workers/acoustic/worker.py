@@ -153,12 +153,12 @@ class AcousticWorker:
                 last=last,
                 seed=state.request.seed,
                 state=carry.state,
-                check=lambda: self._check(sounding),
+                check=lambda: self._check(sounding, stop),
             )
         except Dropped:
             return
         except MissingFrames as error:
-            if self._still_owned(sounding):
+            if not owned.lease.over:
                 self._ownership.fail(owned, "broken_log", str(error), retryable=True)
             del self._sounding[owned.job]
             return
@@ -176,11 +176,11 @@ class AcousticWorker:
         sounding.carry = Carry(index + 1, carry.samples + len(pcm), shared, model_state)
         self._publish(sounding, carry.samples, pcm, last=last, end=end)
 
-    def _check(self, sounding: Sounding) -> None:
+    def _check(self, sounding: Sounding, stop: threading.Event) -> None:
         """Between solver steps: is the window still wanted? Others' tombstones are noted in passing."""
         self._ownership.watchdog.beat()
         self._note_cancelled()
-        if sounding.owned.lease.over:
+        if sounding.owned.lease.over or stop.is_set():
             raise Dropped
 
     def _publish(self, sounding: Sounding, start_sample: int, pcm: np.ndarray, *, last: bool, end: int) -> None:
@@ -204,8 +204,7 @@ class AcousticWorker:
     def _complete(self, sounding: Sounding) -> None:
         owned, state = sounding.owned, sounding.owned.state
         completed = JobCompleted(samples=sounding.carry.samples, frames=state.frames, reason=state.reason)
-        self._ownership.write(owned, completed)
-        self._ownership.leases.forget(owned.lease)
+        self._ownership.write(owned, completed, written=lambda: self._ownership.leases.forget(owned.lease))
         del self._sounding[owned.job]
 
     # --- letting go ---------------------------------------------------------------------------------------------------
@@ -227,10 +226,5 @@ class AcousticWorker:
             if why == "gap":  # the broker lost writes that this worker had counted on: begin again from the carry
                 self._ownership.hand_over(sounding.owned)
 
-    def _still_owned(self, sounding: Sounding) -> bool:
-        return not sounding.owned.lease.over
-
     def _leave(self) -> None:
-        for sounding in list(self._sounding.values()):
-            self._ownership.hand_over(sounding.owned)
-        self._ownership.stop()
+        self._ownership.leave([sounding.owned for sounding in self._sounding.values()])

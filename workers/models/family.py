@@ -10,15 +10,17 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import torch
 
 from broker_schemas.contract import Contract
 from broker_schemas.events import JobRequested
 from workers.talker.frames import FrameHistory
 from workers.talker.windows import WindowPlan
+
+if TYPE_CHECKING:  # the api reads contracts only, and stays light
+    import torch
 
 
 @dataclass(slots=True)
@@ -115,6 +117,8 @@ class Family:
     name: str
     plan: WindowPlan
     codebooks: int
+    talker_components: tuple[str, ...]  # folders of the checkpoint that the talker reads
+    acoustic_components: tuple[str, ...]
     sizes: tuple[str, ...]  # of the random checkpoints that it can make
     contract: Callable[[Path], Contract]  # reads configs and the tokenizer only
     talker: Callable[[Path, dict[str, Any]], TalkerModel]  # checkpoint folder, the deploy file's talker section

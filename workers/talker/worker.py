@@ -174,7 +174,7 @@ class TalkerWorker:
         self._ownership.write(owned, freed, written=then)
 
     def _leave(self) -> None:
-        for talking in list(self._talking.values()):
-            self._free(talking, "handed over")
-            self._ownership.hand_over(talking.owned)
-        self._ownership.stop()
+        talking = list(self._talking.values())
+        for song in talking:
+            self._free(song, "handed over")
+        self._ownership.leave([song.owned for song in talking])

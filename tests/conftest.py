@@ -1,0 +1,53 @@
+"""Brokers for every test: the embedded one and a real redis-server, each empty at the start of a test."""
+
+from __future__ import annotations
+
+import fakeredis
+import pytest
+
+from broker_schemas.connection import RedisBroker
+from producer.submit import JobIds, Limits, Producer
+from tests.redis_server import BINARY, RedisServer
+
+
+class FakeBroker:
+    durable = False
+
+    def __init__(self) -> None:
+        self._server = fakeredis.FakeServer()
+
+    def client(self):
+        return fakeredis.FakeRedis(server=self._server)
+
+    def async_client(self):
+        return fakeredis.FakeAsyncRedis(server=self._server)
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory):
+    if BINARY is None:
+        pytest.fail("redis-server is not installed: apt-get install redis-server (make test does it)")
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    yield server
+    server.kill()
+
+
+@pytest.fixture(params=["fakeredis", "redis"])
+def broker(request):
+    if request.param == "fakeredis":
+        return FakeBroker()
+    return request.getfixturevalue("real_broker")
+
+
+@pytest.fixture
+def real_broker(redis_server):
+    broker = RedisBroker(redis_server.url)
+    broker.client().flushall()
+    return broker
+
+
+@pytest.fixture
+async def producer(broker):
+    client = broker.async_client()
+    yield Producer(client, ids=JobIds(b"secret"), limits=Limits(ttl_s=60), name="test")
+    await client.aclose()

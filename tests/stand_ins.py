@@ -1,0 +1,178 @@
+"""An instant model: stands in for real ones where only the pipeline is under test.
+
+Its codes and sound are hashes of (seed, draw) and of the frames, so that any slip of order, of batch or of seed shows
+in the bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from broker_schemas.events import JobRequested
+from workers.acoustic.worker import AcousticWorker
+from workers.leases import Watchdog
+from workers.models.family import Family
+from workers.owning import Ownership, worker_name
+from workers.settings import AcousticSettings, LeaseSettings, TalkerSettings
+from workers.sweep import Sweeper
+from workers.talker.frames import FrameHistory
+from workers.talker.windows import WindowPlan
+from workers.talker.worker import TalkerWorker
+
+PLAN = WindowPlan(200, 100)
+WIDTH = 8
+CODEBOOKS = 8
+RATE = 320  # samples a frame
+QUICK = LeaseSettings(ttl_s=1.0, stall_s=20.0, max_strikes=3, orphan_s=5.0, sweep_s=0.1)
+
+FAMILY = Family(
+    name="instant", plan=PLAN, codebooks=CODEBOOKS, talker_components=(), acoustic_components=(), sizes=(),
+    contract=None, talker=None, acoustic=None, make_checkpoint=None,
+)  # fmt: skip
+
+
+def _noise(*parts: object, count: int) -> np.ndarray:
+    raw = hashlib.shake_128(repr(parts).encode()).digest(2 * count)
+    return np.frombuffer(raw, dtype="<u2")
+
+
+class InstantTalker:
+    """Ends a song by itself when `params["ends_at"]` draws are made, as a model would."""
+
+    rows, codebooks, lead, context = 2, CODEBOOKS, 1, 10_240
+
+    def prompts(self, request: JobRequested) -> list[list[int]]:
+        return [[1, 2, 3], [1, 0, 3]]
+
+    def max_frames(self, request: JobRequested) -> int:
+        return request.params["max_new_tokens"]
+
+
+@dataclass
+class InstantRunner:
+    max_jobs: int = 16
+    step_s: float = 0.0
+    steps: int = 0
+    before_step: Callable[[], None] = lambda: None
+    _jobs: dict[str, FrameHistory] = field(default_factory=dict)
+
+    @property
+    def free_jobs(self) -> int:
+        return self.max_jobs - len(self._jobs)
+
+    @property
+    def idle(self) -> bool:
+        return not self._jobs
+
+    def admit(self, history: FrameHistory, prompts: list[list[int]]) -> None:
+        self._jobs[history.job] = history
+
+    def free(self, job: str) -> int:
+        return 2 if self._jobs.pop(job, None) else 0
+
+    def profile(self) -> dict:
+        return {}
+
+    def step(self) -> list[FrameHistory]:
+        self.before_step()
+        if self.step_s:
+            time.sleep(self.step_s)
+        self.steps += 1
+        for history in self._jobs.values():
+            if history.draw >= history.request.params.get("ends_at", 1 << 60) and history.next_forced is None:
+                history.stop()
+                continue
+            drawn = _noise("codes", history.request.seed, history.draw, count=CODEBOOKS).astype(np.int16) % 1024
+            forced = history.next_forced
+            codes = drawn if forced is None else np.asarray(forced)
+            frame = _noise("frame", history.request.seed, codes.tolist(), count=WIDTH).astype("<f4")
+            history.add(codes, frame if history.wants_conditioning else None)
+        return list(self._jobs.values())
+
+
+@dataclass
+class InstantAcoustic:
+    sample_rate: int = RATE * 25
+    channels: int = 2
+    width: int = WIDTH
+    window_s: float = 0.0
+    solver_steps: int = 4
+    after_window: Callable[[int], None] = lambda index: None
+
+    def window(
+        self, conditioning: np.ndarray, *, index: int, last: bool, seed: int, state: dict[str, Any], check
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        for _ in range(self.solver_steps):
+            check()
+            time.sleep(self.window_s / self.solver_steps)
+        frames = conditioning if last else conditioning[: PLAN.hop]
+        chain = hashlib.sha256(conditioning.tobytes() + state.get("chain", np.zeros(1, np.uint8)).tobytes()).digest()
+        sound = _noise("sound", seed, chain, count=2 * RATE * len(frames)).astype("<i2").reshape(-1, 2)
+        self.after_window(index)
+        return sound, {"chain": np.frombuffer(chain, np.uint8)}
+
+
+def request(seed: int = 1, frames: int = 430, **changes: Any) -> JobRequested:
+    params = {"max_new_tokens": frames, "async_chunk": True} | changes.pop("params", {})
+    values = {
+        "model": "instant", "input": "la", "params": params, "seed": seed, "owner": "anonymous",
+        "deadline": int(time.time() * 1000) + 600_000, "ttl_ms": 60_000,
+    }  # fmt: skip
+    return JobRequested(**(values | changes))
+
+
+def ownership(broker, role: str, *, settings: LeaseSettings = QUICK, profile: str = "p", name: str = "") -> Ownership:
+    return Ownership(
+        broker.client(), role=role, model="instant", worker=name or worker_name(role), profile=profile, settings=settings
+    )
+
+
+def talker(broker, *, runner: InstantRunner | None = None, settings: LeaseSettings = QUICK, **kwargs: Any) -> TalkerWorker:
+    options = {"ready_limit": kwargs.pop("ready_limit", 1000)}
+    own = ownership(broker, "talker", settings=settings, **kwargs)
+    return TalkerWorker(own, runner or InstantRunner(), InstantTalker(), FAMILY, TalkerSettings(**options))
+
+
+def acoustic(broker, *, model: InstantAcoustic | None = None, settings: LeaseSettings = QUICK, **kwargs: Any) -> AcousticWorker:
+    own = ownership(broker, "acoustic", settings=settings, **kwargs)
+    return AcousticWorker(own, model or InstantAcoustic(), FAMILY, AcousticSettings())
+
+
+@contextmanager
+def running(*workers):
+    """Workers in threads, stopped at the end; an exception in one is raised here."""
+    stop = threading.Event()
+    errors: list[BaseException] = []
+
+    def run(worker) -> None:
+        try:
+            worker.run(stop)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(worker,), daemon=True) for worker in workers]
+    for thread in threads:
+        thread.start()
+    try:
+        yield stop
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(timeout=30)
+    if errors:
+        raise errors[0]
+
+
+def sweeper(broker, settings: LeaseSettings = QUICK) -> Sweeper:
+    return Sweeper(broker.client(), name="sweeper", settings=settings)
+
+
+__all__ = ["FAMILY", "PLAN", "Watchdog", "acoustic", "ownership", "request", "running", "sweeper", "talker"]
