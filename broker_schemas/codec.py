@@ -45,10 +45,10 @@ class Tensor:
     @classmethod
     def of(cls, array: np.ndarray) -> Tensor:
         """The wire form of a numpy array of any supported dtype."""
-        for name, code in _NUMPY_DTYPES.items():
-            if array.dtype == np.dtype(code):
-                return cls(name, tuple(array.shape), np.ascontiguousarray(array, dtype=code).tobytes())
-        raise TypeError(f"no wire dtype for numpy {array.dtype}")
+        name = array.dtype.name
+        if name not in _NUMPY_DTYPES:
+            raise TypeError(f"no wire dtype for numpy {name}")
+        return cls(name, tuple(array.shape), np.ascontiguousarray(array, dtype=_NUMPY_DTYPES[name]).tobytes())
 
     def numpy(self) -> np.ndarray:
         """A read-only view of the elements; raises TypeError for bfloat16."""
