@@ -1,1 +1,4 @@
-"""Where the parts are put together: the command, the embedded mode, the containers. The only package that imports all."""
+"""Where the parts are put together: the command, the embedded mode, the containers.
+
+Only this package imports all others.
+"""

@@ -6,12 +6,14 @@ import argparse
 import asyncio
 import json
 import sys
+from contextlib import nullcontext
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import producer.bench
 from compose.client import song_body
+from compose.demonstration import serving
 from compose.trouble import FAILED, UNREACHABLE, USAGE, Trouble
 from producer.bench import VIA, BadServer, Load, Target
 from producer.bench_table import comparison, errors, level_name, same_bytes, table
@@ -21,11 +23,12 @@ def bench(args: argparse.Namespace) -> int:
     if args.via not in VIA:
         raise Trouble(f"--via {args.via} is not known: it may be {' or '.join(VIA)}", USAGE)
     earlier = _read(args.compare) if args.compare else None
-    target = Target(args.url, _body(args), args.seed or 0, args.via, args.api_key, args.timeout)
-    try:
-        report = asyncio.run(producer.bench.bench(target, _loads(args), warm_up=args.warm_up, done=_tell))
-    except BadServer as error:
-        raise Trouble(str(error), UNREACHABLE) from error
+    with serving(args) if args.serve else nullcontext(args.url) as url:
+        target = Target(url, _body(args), args.seed or 0, args.via, args.api_key, args.timeout)
+        try:
+            report = asyncio.run(producer.bench.bench(target, _loads(args), warm_up=args.warm_up, done=_tell))
+        except BadServer as error:
+            raise Trouble(str(error), UNREACHABLE) from error
     print(table(report["levels"]))
     print(same_bytes(report["levels"]))
     if failures := errors(report["levels"]):

@@ -138,7 +138,7 @@ def jobs(args: argparse.Namespace) -> None:
     wanted = {"limit": args.limit} | ({"status": args.status} if args.status else {})
     with Api(args.url, args.api_key) as api:
         for job in api.call("GET", "/v1/jobs", params=wanted)["data"]:
-            print(f"{job['id']}  {job['status']:<10} {job.get('model') or '':<20} {job.get('audio_s', 0):8.2f} s")
+            print(f"{job['id']}  {job['status']:<10} {job.get('model') or '':<20} {job['audio_seconds'] or 0:8.2f} s")
 
 
 def song_body(args: argparse.Namespace) -> dict[str, Any]:

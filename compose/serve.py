@@ -21,6 +21,7 @@ from compose.trouble import PORT_TAKEN, USAGE, Trouble
 
 _log = logging.getLogger("songline")
 
+
 def deploy_settings(args: argparse.Namespace, folder: Path):
     """The model as the deploy file has it, and then the flags. Raises Trouble."""
     from workers.settings import BadSettings, load
@@ -41,7 +42,8 @@ def listening_socket(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=1024)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise Trouble(f"port {port} is in use: choose another with --port, or 0 for a free one", PORT_TAKEN) from error
+            message = f"port {port} is in use: choose another with --port, or 0 for a free one"
+            raise Trouble(message, PORT_TAKEN) from error
         raise Trouble(f"cannot listen at {host} port {port}: {error.strerror or error}", USAGE) from error
 
 
@@ -58,39 +60,44 @@ def up(args: argparse.Namespace) -> None:
         threads = RoleThreads(stop, on_death=server.finish)
         from workers.run import run_acoustic, run_talker
 
-        threads.start("talker", lambda stop: run_talker(broker, settings, stop))
-        threads.start("acoustic", lambda stop: run_acoustic(broker, settings, stop))
-        _serve(args, server, sock, broker, settings, stop, threads)
+        threads.start("talker", lambda stop: run_talker(broker, settings, stop, name=worker_name(keys.TALKER)))
+        threads.start("acoustic", lambda stop: run_acoustic(broker, settings, stop, name=worker_name(keys.ACOUSTIC)))
+        _serve(args, server, sock, settings.model, stop, threads)
 
 
 def api(args: argparse.Namespace) -> None:
     """The api, and a sweeper beside it."""
+    from workers.sweep import Sweeper
+
     with listening_socket(args.host, args.port) as sock:
         settings = deploy_settings(args, _checkpoint(args))
         broker = connect(args.broker or LOCAL_REDIS)
         server = _api_server(args, broker, settings)
         stop = Stop(also=server.finish)
-        _serve(args, server, sock, broker, settings, stop, RoleThreads(stop, on_death=server.finish))
+        threads = RoleThreads(stop, on_death=server.finish)
+        sweeper = Sweeper(broker.client(), name=worker_name("sweeper"), settings=settings.leases)
+        threads.start("sweeper", sweeper.run)
+        _serve(args, server, sock, settings.model, stop, threads)
 
 
-def talker(args: argparse.Namespace) -> int:
+def talker(args: argparse.Namespace) -> None:
     from workers.run import run_talker
 
-    return _work(args, keys.TALKER, run_talker)
+    _work(args, keys.TALKER, run_talker)
 
 
-def acoustic(args: argparse.Namespace) -> int:
+def acoustic(args: argparse.Namespace) -> None:
     from workers.run import run_acoustic
 
-    return _work(args, keys.ACOUSTIC, run_acoustic)
+    _work(args, keys.ACOUSTIC, run_acoustic)
 
 
-def _work(args: argparse.Namespace, role: str, run) -> int:
+def _work(args: argparse.Namespace, role: str, run) -> None:
     settings = deploy_settings(args, _checkpoint(args))
     broker = connect(args.broker or LOCAL_REDIS)
     stop = Stop()
     stop.listen()
-    return run(broker, settings, stop, name=args.name or worker_name(role))
+    run(broker, settings, stop, name=args.name or worker_name(role))
 
 
 def _checkpoint(args: argparse.Namespace, *, demo: bool = False) -> Path:
@@ -101,14 +108,10 @@ def _checkpoint(args: argparse.Namespace, *, demo: bool = False) -> Path:
     return checkpoint.find(args.checkpoint, args.model, args.revision)
 
 
-def _serve(args, server, sock: socket.socket, broker: Broker, settings, stop: Stop, threads: RoleThreads) -> None:
-    from workers.sweep import Sweeper
-
-    sweeper = Sweeper(broker.client(), name=worker_name("sweeper"), settings=settings.leases)
-    threads.start("sweeper", sweeper.run)
+def _serve(args: argparse.Namespace, server, sock: socket.socket, model: str, stop: Stop, threads: RoleThreads) -> None:
     stop.listen()
     host, port = sock.getsockname()[:2]
-    _log.info("serving %s at http://%s:%d", settings.model, f"[{host}]" if ":" in host else host, port)
+    _log.info("serving %s at http://%s:%d", model, f"[{host}]" if ":" in host else host, port)
     try:
         server.run(sockets=[sock])
     finally:
@@ -119,7 +122,6 @@ def _serve(args, server, sock: socket.socket, broker: Broker, settings, stop: St
 def _api_server(args: argparse.Namespace, broker: Broker, settings):
     """A uvicorn server of the api, which leaves the signals to `Stop` and ends by `finish()`."""
     import uvicorn
-
     from api.app import create_app
 
     class Server(uvicorn.Server):
@@ -142,5 +144,10 @@ def _api_server(args: argparse.Namespace, broker: Broker, settings):
 
 def _api_settings(args: argparse.Namespace):
     from api.settings import ApiSettings
+    from producer.submit import Limits
 
-    return ApiSettings()
+    return ApiSettings(
+        api_keys=tuple(key.strip() for key in (args.api_keys or "").split(",") if key.strip()),
+        limits=Limits(max_jobs=args.max_jobs, max_bytes=args.max_bytes, ttl_s=args.ttl),
+        deadline_s=args.deadline,
+    )

@@ -73,7 +73,7 @@ def _level(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """`parse` makes the value of a text and raises ValueError saying what is allowed. Flags of booleans take no value."""
+    """`parse` makes the value of a text; its ValueError says what is allowed. Booleans are flags without a value."""
 
     name: str
     commands: tuple[str, ...]
@@ -96,45 +96,117 @@ class Setting:
 
 
 SETTINGS = (
-    Setting("broker", (*ROLES, "health"), None,
-            "Redis by URL: redis://, rediss:// or unix://. `up` without one runs a broker inside its own process",
-            "URL"),
-    Setting("model", (*ROLES, "submit", "bench", "demo"), "minimax_music3",
-            "the model: a deploy file's name for servers, the name that requests use for clients", "NAME"),
-    Setting("checkpoint", ROLES, None,
-            "checkpoint folder, or a Hugging Face repository's id; `up` without one makes a tiny random checkpoint",
-            "DIR"),
+    Setting(
+        "broker",
+        (*ROLES, "health"),
+        None,
+        "Redis by URL: redis://, rediss:// or unix://. `up` without one runs a broker inside its own process",
+        "URL",
+    ),
+    Setting(
+        "model",
+        (*ROLES, "submit", "bench", "demo"),
+        "minimax_music3",
+        "the model: a deploy file's name for servers, the name that requests use for clients",
+        "NAME",
+    ),
+    Setting(
+        "checkpoint",
+        ROLES,
+        None,
+        "checkpoint folder, or a Hugging Face repository's id; `up` without one makes a tiny random checkpoint",
+        "DIR",
+    ),
     Setting("revision", ROLES, None, "branch, tag or commit of a checkpoint that is a repository", "REV"),
     Setting("config", ROLES, None, "deploy file laid over the model's own; names its `base_config`", "FILE", Path),
-    Setting("threads", ("up", "talker", "acoustic"), None,
-            "torch threads of a stage; the deploy file's where none is given. Other counts give other bytes",
-            "N", _positive),
-    Setting("name", ("talker", "acoustic", "health"), None,
-            "the worker's name, unique among all workers; made of role, host and process id where none is given", "NAME"),
+    Setting(
+        "threads",
+        ("up", "talker", "acoustic"),
+        None,
+        "torch threads of a stage; the deploy file's where none is given. Other counts give other bytes",
+        "N",
+        _positive,
+    ),
+    Setting(
+        "name",
+        ("talker", "acoustic", "health"),
+        None,
+        "the worker's name, unique among all; made of role, host and process id where none is given",
+        "NAME",
+    ),
     Setting("role", ("health",), "api", "whose health: api, talker or acoustic", "ROLE"),
     Setting("host", ("up", "api"), "127.0.0.1", "address to listen at; 0.0.0.0 for all", "ADDRESS"),
     Setting("port", ("up", "api", "health"), 8000, "port to listen at; 0 takes a free one", "PORT", _port),
-    Setting("api_keys", ("up", "api"), None,
-            "who may use the api, as `key` or `owner:key`, separated by commas; open to all where none is given", "KEYS"),
-    Setting("max_jobs", ("up", "api"), 1024, "jobs that may be live at once; over it, submitting answers 429", "N",
-            _positive),
-    Setting("max_bytes", ("up", "api"), 8 << 30, "bytes that live jobs may come to hold in the broker together", "BYTES",
-            _positive),
+    Setting(
+        "api_keys",
+        ("up", "api"),
+        None,
+        "who may use the api, as `key` or `owner:key`, separated by commas; open to all where none is given",
+        "KEYS",
+    ),
+    Setting(
+        "max_jobs",
+        ("up", "api"),
+        1024,
+        "jobs that may be live at once; over it, submitting answers 429",
+        "N",
+        _positive,
+    ),
+    Setting(
+        "max_bytes",
+        ("up", "api"),
+        8 << 30,
+        "bytes that live jobs may come to hold in the broker together",
+        "BYTES",
+        _positive,
+    ),
     Setting("ttl", ("up", "api"), 3600.0, "how long a job stays readable after its end, in seconds", "S", _seconds),
-    Setting("deadline", ("up", "api"), 1800.0, "how long a job may take where its request says nothing, in seconds", "S",
-            _seconds),
+    Setting(
+        "deadline",
+        ("up", "api"),
+        1800.0,
+        "how long a job may take where its request says nothing, in seconds",
+        "S",
+        _seconds,
+    ),
     Setting("grace", ROLES, 25.0, "how long a stopping process waits for what it does, in seconds", "S", _seconds),
     Setting("log_level", ROLES, "info", "debug, info, warning or error", "LEVEL", _level),
-    Setting("home", ("up", "demo"), Path("~/.cache/songline"), "where `up` keeps the checkpoint that it makes", "DIR",
-            Path),
+    Setting(
+        "home",
+        ("up", "demo", "bench"),
+        Path("~/.cache/songline"),
+        "where `up` keeps the checkpoint that it makes",
+        "DIR",
+        Path,
+    ),
     Setting("url", CLIENTS, "http://127.0.0.1:8000", "the api's address", "URL"),
     Setting("api_key", CLIENTS, None, "the key sent to the api, where it asks for one", "KEY"),
     Setting("lyrics", ("submit", "bench", "demo"), None, "file of the song's lyrics, - for standard input", "FILE"),
     Setting("caption", ("submit", "bench", "demo"), None, "what the song is to sound like", "TEXT"),
-    Setting("seed", ("submit", "bench", "demo", "make-checkpoint"), None,
-            "the random seed: the same one gives the same bytes. `submit` lets the server draw one; else 0", "N", _natural),
-    Setting("frames", ("submit", "bench", "demo"), None, "the most frames that the song may have, 25 a second", "N", _positive),
-    Setting("out", ("submit", "follow", "demo"), None, "WAV file to write as the sound comes; `demo` writes song.wav", "FILE", Path),
+    Setting(
+        "seed",
+        ("submit", "bench", "demo", "make-checkpoint"),
+        None,
+        "the random seed: the same one gives the same bytes. `submit` lets the server draw one; else 0",
+        "N",
+        _natural,
+    ),
+    Setting(
+        "frames",
+        ("submit", "bench", "demo"),
+        None,
+        "the most frames that the song may have, 25 a second",
+        "N",
+        _positive,
+    ),
+    Setting(
+        "out",
+        ("submit", "follow", "demo"),
+        None,
+        "WAV file to write as the sound comes; `demo` writes song.wav",
+        "FILE",
+        Path,
+    ),
     Setting("detach", ("submit",), False, "print the job's id and leave; the job goes on", parse=_boolean),
     Setting("status", ("jobs",), None, "list only jobs of this status", "STATUS"),
     Setting("limit", ("jobs",), 20, "the most jobs to list", "N", _positive),
@@ -146,8 +218,18 @@ SETTINGS = (
     Setting("timeout", ("bench",), 600.0, "seconds after which a request counts as failed", "S", _seconds),
     Setting("json", ("bench",), None, "write the report to this file", "FILE", Path),
     Setting("compare", ("bench",), None, "an earlier report, to be shown beside this one", "FILE", Path),
+    Setting("serve", ("bench",), False, "run a server of its own for the time of the bench", parse=_boolean),
     Setting("size", ("make-checkpoint",), "tiny", "tiny runs on any machine; true has the published sizes", "SIZE"),
-)  # fmt: skip
+)
+
+
+_PREFACE = (
+    "A flag wins over its environment variable, and that over the default. How a model is served (rows, budgets,",
+    "leases) is not here but in its deploy file, `workers/deploy/<model>.yaml`; `--config` lays a file of your own",
+    "over it.",
+    "",
+    "This page is made by `make docs`.",
+)
 
 
 def of(command: str) -> list[Setting]:
@@ -206,12 +288,23 @@ def shown(setting: Setting) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def table() -> str:
-    """docs/settings.md's table."""
-    lines = ["| flag | environment | default | commands | meaning |", "| --- | --- | --- | --- | --- |"]
+def page() -> str:
+    """docs/settings.md."""
+    lines = [
+        "# Settings",
+        "",
+        *_PREFACE,
+        "",
+        "| flag | environment | default | commands | meaning |",
+        "| --- | --- | --- | --- | --- |",
+    ]
     for setting in SETTINGS:
         default = "" if setting.default is None else f"`{shown(setting)}`"
         commands = ", ".join(setting.commands)
         flag = f"{setting.flag} {setting.metavar}".strip()
         lines.append(f"| `{flag}` | `{setting.variable}` | {default} | {commands} | {setting.help} |")
-    return "\n".join(lines)
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -17,7 +17,7 @@ class WavWriter:
         self._wave = None
         if path is not None:
             try:
-                self._wave = wave.open(str(path), "wb")
+                self._wave = wave.open(str(path), "wb")  # noqa: SIM115 - closed by __exit__
             except OSError as error:
                 raise Trouble(f"cannot write {path}: {error.strerror}", USAGE) from error
             self._wave.setnchannels(channels)

@@ -208,7 +208,11 @@ def _result(outcome: Heard) -> dict[str, Any]:
 
 
 async def bench(
-    target: Target, loads: Sequence[Load], *, warm_up: int = 0, done: Callable[[dict[str, Any]], None] = lambda level: None
+    target: Target,
+    loads: Sequence[Load],
+    *,
+    warm_up: int = 0,
+    done: Callable[[dict[str, Any]], None] = lambda level: None,
 ) -> dict[str, Any]:
     """Measure every load in turn; `done` sees each level's figures as they come.
 

@@ -30,9 +30,8 @@ def table(levels: Sequence[dict[str, Any]]) -> str:
 
 def errors(levels: Sequence[dict[str, Any]]) -> str:
     """What failed and how often, a line each; empty where nothing did."""
-    return "\n".join(
-        f"{level_name(level)}: {count} × {message}" for level in levels for message, count in level["errors"].items()
-    )
+    counted = [(level_name(level), *error) for level in levels for error in level["errors"].items()]
+    return "\n".join(f"{name}: {count} times {message}" for name, message, count in counted)
 
 
 def same_bytes(levels: Sequence[dict[str, Any]]) -> str:

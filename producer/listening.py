@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,4 +43,4 @@ def underrun(arrivals: Sequence[Arrival]) -> float:
 
 def longest_gap(arrivals: Sequence[Arrival]) -> float:
     """The longest time between two arrivals."""
-    return max((later.at - earlier.at for earlier, later in zip(arrivals, arrivals[1:], strict=False)), default=0.0)
+    return max((later.at - earlier.at for earlier, later in pairwise(arrivals)), default=0.0)

@@ -1,0 +1,54 @@
+# make demo | test | bench | lint | docs | clean
+#
+# TORCH_INDEX: an index to take torch from, e.g. PyTorch's own for CPU builds (its address is on PyTorch's "Get started"
+# page). Without one, torch comes from pip's usual index; on Linux that build brings CUDA with it.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+TORCH_INDEX ?=
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+RUFF := ruff==0.17.6
+
+.PHONY: demo test bench lint docs clean redis
+
+demo: $(VENV)/installed
+	$(BIN)/songline demo
+
+test: $(VENV)/tests-installed redis
+	$(BIN)/python -m pytest
+
+bench: $(VENV)/installed
+	$(BIN)/songline bench --serve
+
+lint: $(VENV)/lint-installed
+	$(BIN)/ruff check .
+
+docs: $(VENV)/installed
+	$(BIN)/python -m compose.settings > docs/settings.md
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache *.egg-info
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing torch and songline into $(VENV)"
+	$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	$(PIP) --editable .
+	touch $@
+
+$(VENV)/tests-installed: $(VENV)/installed
+	$(PIP) --editable '.[test]'
+	touch $@
+
+$(VENV)/lint-installed: $(VENV)/installed
+	$(PIP) $(RUFF)
+	touch $@
+
+redis:
+	@command -v redis-server >/dev/null || \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq redis-server >/dev/null; \
+	else \
+		echo "redis-server is missing, and the tests that need it are skipped: install Redis 7 or later" >&2; \
+	fi

@@ -1,0 +1,88 @@
+"""One table of settings: flags, environment, defaults, help and documentation agree."""
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from compose.cli import COMMANDS, main, parser
+from compose.settings import SETTINGS, BadSetting, of, page, resolve
+
+ROOT = Path(__file__).parents[2]
+
+
+def settings_of(command, *flags, **environ):
+    given = parser().parse_args([command, *flags])
+    return resolve(command, given, environ)
+
+
+def test_a_flag_wins_over_the_environment_and_that_over_the_default():
+    assert settings_of("api").port == 8000
+    assert settings_of("api", SONGLINE_PORT="9000").port == 9000
+    assert settings_of("api", "--port", "9001", SONGLINE_PORT="9000").port == 9001
+    assert settings_of("submit", "--no-detach", SONGLINE_DETACH="yes").detach is False
+    assert settings_of("submit", SONGLINE_DETACH="yes").detach is True
+
+
+def test_an_empty_variable_is_no_setting():
+    assert settings_of("api", SONGLINE_PORT="").port == 8000
+
+
+def test_lists():
+    assert settings_of("bench", "--concurrency", "1,4, 16").concurrency == [1, 4, 16]
+    assert settings_of("bench", SONGLINE_RATE="0.5,2").rate == [0.5, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("command", "variable", "text", "allowed"),
+    [
+        ("api", "SONGLINE_PORT", "70000", "a port"),
+        ("api", "SONGLINE_PORT", "tcp://10.0.0.1:80", "a port"),
+        ("api", "SONGLINE_TTL", "nan", "over 0"),
+        ("talker", "SONGLINE_THREADS", "0", "from 1 on"),
+        ("submit", "SONGLINE_DETACH", "perhaps", "true, false"),
+        ("up", "SONGLINE_LOG_LEVEL", "loud", "debug, info"),
+        ("bench", "SONGLINE_CONCURRENCY", "1,x", "from 1 on"),
+    ],
+)
+def test_a_bad_value_is_refused_with_what_is_allowed(command, variable, text, allowed, capsys):
+    with pytest.raises(BadSetting, match=f"{variable}.*{allowed}"):
+        settings_of(command, **{variable: text})
+    setting = next(setting for setting in SETTINGS if setting.variable == variable)
+    if not setting.switch:
+        with pytest.raises(SystemExit):
+            settings_of(command, setting.flag, text)
+        assert allowed in capsys.readouterr().err
+
+
+def test_a_bad_variable_ends_the_command_as_wrong_usage(monkeypatch, capsys):
+    monkeypatch.setenv("SONGLINE_PORT", "x")
+    assert main(["up"]) == 2
+    assert "SONGLINE_PORT" in capsys.readouterr().err
+
+
+def test_names_are_unique_and_every_command_is_known():
+    names = [setting.name for setting in SETTINGS]
+    assert len(names) == len(set(names))
+    known = {command.name for command in COMMANDS}
+    assert {command for setting in SETTINGS for command in setting.commands} <= known
+
+
+@pytest.mark.parametrize("command", [command.name for command in COMMANDS])
+def test_help_names_every_flag_and_variable(command, capsys):
+    with pytest.raises(SystemExit):
+        parser().parse_args([command, "--help"])
+    text = "".join(capsys.readouterr().out.split())
+    for setting in of(command):
+        assert setting.flag in text
+        assert setting.variable in text
+
+
+def test_the_documentation_is_made_from_the_table():
+    assert (ROOT / "docs" / "settings.md").read_text() == page(), "run `make docs`"
+
+
+def test_parsers_hold_no_defaults_of_their_own():
+    given = parser().parse_args(["bench"])
+    assert isinstance(given, argparse.Namespace)
+    assert {name for name, value in vars(given).items() if value is not None} == {"command"}
