@@ -1,0 +1,243 @@
+"""Checkpoints on disk: finding one, reading a component's weights strictly, and naming what is wrong with it.
+
+A checkpoint is a folder of components, each a folder with `config.json` and safetensors files, as Hugging Face's
+libraries write them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+WEIGHT_STEMS = ("model", "diffusion_pytorch_model")
+
+_REPO_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_SHARD = re.compile(r"-\d{5}-of-\d{5}\.safetensors$")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_LISTED = 8  # names that an error message spells out
+
+
+class CheckpointError(Exception):
+    """The checkpoint cannot be used. `str()` says which part of it, and why."""
+
+
+class PartialDownload(CheckpointError):
+    """Files of the checkpoint are missing or cut short; downloading it again completes it."""
+
+
+def resolve_checkpoint(name: str, revision: str | None = None, components: Iterable[str] = ()) -> Path:
+    """The local folder of a checkpoint.
+
+    Args:
+        name: a folder, or a Hugging Face repo id ("owner/name"). A repo is taken from the cache, and downloaded where
+            the cache lacks it, unless HF_HUB_OFFLINE is set.
+        revision: a branch, tag or commit; for repo ids only.
+        components: the folders that must be there, whole; only these are downloaded.
+
+    Raises:
+        CheckpointError: no such folder or repo, or a component is missing.
+        PartialDownload: a component is there in part.
+    """
+    components = tuple(components)
+    if Path(name).is_dir():
+        if revision is not None:
+            raise CheckpointError(f"{name} is a folder: a revision ({revision!r}) can only be had of a repo id")
+        folder = Path(name)
+    elif _REPO_ID.fullmatch(name):
+        folder = _snapshot(name, revision, components)
+    else:
+        raise CheckpointError(f"{name!r} is neither a folder nor a Hugging Face repo id (owner/name)")
+    for component in components:
+        _component_folder(folder, component)
+        if has_weights(folder, component):
+            weight_files(folder, component)
+    return folder
+
+
+def _snapshot(repo: str, revision: str | None, components: tuple[str, ...]) -> Path:
+    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    patterns = ["*.json", *(f"{component}/*" for component in components)] if components else None
+    try:
+        return Path(snapshot_download(repo, revision=revision, allow_patterns=patterns))
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        at = f"{repo} at revision {revision or 'main'}"
+        if constants.HF_HUB_OFFLINE:
+            raise CheckpointError(f"{at} is not in the cache {constants.HF_HUB_CACHE}, and HF_HUB_OFFLINE is set") from error
+        raise CheckpointError(f"{at} cannot be downloaded: {error}") from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise PartialDownload(f"{path} is missing") from None
+    except ValueError as error:
+        raise PartialDownload(f"{path} is not valid JSON ({error})") from None
+
+
+def _component_folder(folder: Path, component: str) -> Path:
+    path = folder / component
+    if not path.is_dir():
+        there = sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
+        raise CheckpointError(f"checkpoint {folder} has no component {component!r}; it has: {_names(there)}")
+    return path
+
+
+def has_weights(folder: Path, component: str) -> bool:
+    """Whether the component is one that comes with weights: a tokenizer or a scheduler is not."""
+    path = _component_folder(folder, component)
+    return any(
+        stray.name.startswith(stem) for stem in WEIGHT_STEMS for stray in path.iterdir() if ".safetensors" in stray.name
+    )
+
+
+def weight_files(folder: Path, component: str) -> list[Path]:
+    """The component's safetensors files, all of them there.
+
+    Raises:
+        CheckpointError: no component, or one without weights.
+        PartialDownload: the index names files that are missing, a download was cut short, or shards have no index.
+    """
+    path = _component_folder(folder, component)
+    cut = _cut_downloads(folder, component)
+    for stem in WEIGHT_STEMS:
+        single, index = path / f"{stem}.safetensors", path / f"{stem}.safetensors.index.json"
+        if single.exists():
+            return [single]
+        if index.exists() or index.is_symlink():
+            return _shards(index, cut)
+    loose = sorted(entry.name for entry in path.iterdir() if _SHARD.search(entry.name))
+    if loose:
+        raise PartialDownload(f"{path} has shards ({_names(loose)}) but no index that says how many there are")
+    if cut:
+        raise PartialDownload(f"the download of {path} was cut short: {_names(cut)}")
+    wanted = " or ".join(f"{stem}.safetensors" for stem in WEIGHT_STEMS)
+    broken = [f"{stem}.safetensors" for stem in WEIGHT_STEMS if (path / f"{stem}.safetensors").is_symlink()]
+    if broken:
+        raise PartialDownload(f"{path / broken[0]} points to a file that is not there")
+    raise CheckpointError(f"{path} has no weights: neither {wanted} nor an index of shards")
+
+
+def _shards(index: Path, cut: list[str]) -> list[Path]:
+    names = sorted(set(_weight_map(index).values()))
+    missing = [name for name in names if not (index.parent / name).exists()]
+    if missing:
+        also = f"; cut short: {_names(cut)}" if cut else ""
+        raise PartialDownload(
+            f"{index.parent} is a partial download: {len(missing)} of the {len(names)} files that {index.name} names are"
+            f" missing: {_names(missing)}{also}"
+        )
+    return [index.parent / name for name in names]
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    weight_map = _read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{index} has no weight_map")
+    return weight_map
+
+
+def _cut_downloads(folder: Path, component: str) -> list[str]:
+    """Names of downloads that were begun and not finished: beside the files, or where `hf download` keeps them."""
+    places = (folder / component, folder / ".cache" / "huggingface" / "download" / component)
+    return sorted(entry.name for place in places if place.is_dir() for entry in place.glob("*.incomplete"))
+
+
+def load_component(folder: Path, component: str, device: str | torch.device = "cpu") -> dict[str, torch.Tensor]:
+    """All of a component's tensors, as stored: no name is changed and nothing is cast.
+
+    Raises:
+        CheckpointError: see `weight_files`; also where index and shards disagree.
+        PartialDownload: a file is cut short.
+    """
+    tensors: dict[str, torch.Tensor] = {}
+    files = weight_files(folder, component)
+    for file in files:
+        for name, tensor in _read_tensors(file, device):
+            if name in tensors:
+                raise CheckpointError(f"{file.parent} has tensor {name!r} twice")
+            tensors[name] = tensor
+    if _SHARD.search(files[0].name):
+        _match_index(files[0].parent, tensors)
+    return tensors
+
+
+def _read_tensors(file: Path, device: str | torch.device) -> list[tuple[str, torch.Tensor]]:
+    try:
+        with safe_open(file, framework="pt", device=str(device)) as opened:
+            return [(name, opened.get_tensor(name)) for name in opened.keys()]  # noqa: SIM118, it is no mapping
+    except SafetensorError as error:
+        raise PartialDownload(f"{file} is cut short or broken ({error})") from None
+
+
+def _match_index(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    [index] = [path / f"{stem}.safetensors.index.json" for stem in WEIGHT_STEMS if (path / f"{stem}.safetensors.index.json").exists()]
+    named = _weight_map(index).keys()
+    if named != tensors.keys():
+        raise CheckpointError(
+            f"{index} and its shards disagree; only in the index: {_names(sorted(named - tensors.keys()))};"
+            f" only in the shards: {_names(sorted(tensors.keys() - named))}"
+        )
+
+
+def fill_module(module: torch.nn.Module, tensors: Mapping[str, torch.Tensor], component: str) -> None:
+    """Make the tensors the module's own, without a copy or a cast; the module may have been built on "meta".
+
+    Raises:
+        CheckpointError: listing all keys that are missing, unexpected, or of another shape.
+    """
+    wanted = module.state_dict()
+    problems = [f"missing: {name}" for name in sorted(wanted.keys() - tensors.keys())]
+    problems += [f"unexpected: {name}" for name in sorted(tensors.keys() - wanted.keys())]
+    problems += [
+        f"{name} is {tuple(tensors[name].shape)}, the config asks for {tuple(wanted[name].shape)}"
+        for name in sorted(wanted.keys() & tensors.keys())
+        if wanted[name].shape != tensors[name].shape
+    ]
+    if problems:
+        raise CheckpointError(f"the weights of {component} do not fit its config: {_names(problems, '; ')}")
+    module.load_state_dict(dict(tensors), strict=True, assign=True)
+    module.requires_grad_(False).eval()
+
+
+def _names(names: list[str], joint: str = ", ") -> str:
+    shown = joint.join(names[:_LISTED]) or "none"
+    return shown if len(names) <= _LISTED else f"{shown}{joint}and {len(names) - _LISTED} more"
+
+
+_digests: dict[tuple[str, int, int], str] = {}  # by path, size and modification time
+
+
+def weights_digest(folder: Path, components: Iterable[str]) -> str:
+    """Hex sha256 over all files of the components, by name and content: what a job's bytes depend on.
+
+    The same content gives the same digest in a plain folder and in Hugging Face's cache, whose large files are named
+    by their sha256 and are not read again.
+    """
+    total = hashlib.sha256()
+    for component in sorted(set(components)):
+        for file in sorted(_component_folder(folder, component).iterdir()):
+            if file.is_file() and not file.name.startswith("."):
+                total.update(f"{component}/{file.name} {_file_digest(file)}\n".encode())
+    return total.hexdigest()
+
+
+def _file_digest(file: Path) -> str:
+    target = file.resolve()
+    if file.is_symlink() and target.parent.name == "blobs" and _SHA256.fullmatch(target.name):
+        return target.name
+    stat = target.stat()
+    key = (str(target), stat.st_size, stat.st_mtime_ns)
+    if key not in _digests:
+        with target.open("rb") as opened:
+            _digests[key] = hashlib.file_digest(opened, "sha256").hexdigest()
+    return _digests[key]

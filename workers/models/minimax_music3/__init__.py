@@ -1,0 +1,51 @@
+"""MiniMax-Music3: lyrics and a caption in, a stereo song out.
+
+Importing the package loads neither torch nor diffusers, so that the api can read the contract alone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from broker_schemas.contract import Contract
+from workers.models.family import AcousticModel, Family, TalkerModel
+from workers.models.minimax_music3 import config
+
+
+def _contract(folder: Path) -> Contract:
+    from workers.models.minimax_music3.contract import MusicContract
+
+    return MusicContract(folder)
+
+
+def _talker(folder: Path, settings: dict[str, Any]) -> TalkerModel:
+    from workers.models.minimax_music3.talker import load_talker
+
+    return load_talker(folder, settings)
+
+
+def _acoustic(folder: Path, settings: dict[str, Any]) -> AcousticModel:
+    from workers.models.minimax_music3.acoustic import load_acoustic
+
+    return load_acoustic(folder, settings)
+
+
+def _make_checkpoint(folder: Path, size: str, seed: int) -> None:
+    from workers.models.minimax_music3.checkpoint import make_checkpoint
+
+    make_checkpoint(folder, size, seed)
+
+
+FAMILY = Family(
+    name=config.MODEL,
+    plan=config.PLAN,
+    codebooks=config.CODEBOOKS,
+    talker_components=config.TALKER_COMPONENTS,
+    acoustic_components=config.ACOUSTIC_COMPONENTS,
+    sizes=("tiny", "true"),
+    contract=_contract,
+    talker=_talker,
+    acoustic=_acoustic,
+    make_checkpoint=_make_checkpoint,
+)

@@ -1,0 +1,371 @@
+"""Random checkpoints in the published format, for tests, demos and measurements.
+
+Every tensor is drawn by itself, from the seed and its name, and shards are written one at a time: the true size never
+stands in memory whole. Scales are chosen by how variance travels through each layer, so that every stage puts out an
+RMS between 0.05 and 0.5, logits have a standard deviation near 2.5, and songs end by themselves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from workers.models.minimax_music3 import config
+
+SIZES = ("tiny", "true")
+
+_SHARD_BYTES = 4 * 1024**3
+_LOGIT_STD = 2.5
+_HIDDEN_RMS = 0.3  # of the two language models' hidden states: their last norm's weight
+_END_SCALE = 1.6  # of <|audio_end|>'s row of the head: the higher, the likelier a frame's hidden state ends the song
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The widths of a checkpoint: the configs of its components, and the dtype that the language models are kept in."""
+
+    language_model: dict[str, Any]
+    depth_decoder: dict[str, Any]
+    condition_encoder: dict[str, Any]
+    transformer: dict[str, Any]
+    vocoder: dict[str, Any]
+    dtype: torch.dtype
+
+
+_TINY = Size(
+    language_model={
+        "vocab_size": 168_064,
+        "hidden_size": 64,
+        "intermediate_size": 192,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+    },
+    depth_decoder={"hidden_size": 64, "num_layers": 2, "num_attention_heads": 4, "intermediate_size": 128},
+    condition_encoder={"condition_hidden_dim": 64, "out_dim": 32},
+    transformer={
+        "in_channels": 16,
+        "condition_dim": 32,
+        "num_layers": 2,
+        "num_attention_heads": 1,
+        "attention_head_dim": 32,
+        "ff_inner_dim": 64,
+        "rotary_dim": 16,
+        "fourier_embedding_dim": 32,
+    },
+    vocoder={"latent_channels": 16, "decoder_input_dim": 32, "decoder_hidden_dim": 32},
+    dtype=torch.float32,
+)
+
+# The modules' defaults are the published widths.
+_TRUE = Size(
+    language_model={
+        "vocab_size": 200_064,
+        "hidden_size": 4096,
+        "intermediate_size": 12_288,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+    },
+    depth_decoder={},
+    condition_encoder={},
+    transformer={},
+    vocoder={},
+    dtype=torch.bfloat16,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """How a tensor is drawn: normal(mean, std), plus `eye` on the diagonal of its leading square, row `row` x `factor`."""
+
+    name: str
+    shape: tuple[int, ...]
+    std: float = 0.0
+    mean: float = 0.0
+    eye: float = 0.0
+    row: int | None = None
+    factor: float = 1.0
+
+    def draw(self, component: str, seed: int, device: torch.device) -> Tensor:
+        """float32, the same for the same seed, component, name and kind of device."""
+        key = hashlib.sha256(f"{seed}/{component}/{self.name}".encode()).digest()
+        generator = torch.Generator(device).manual_seed(int.from_bytes(key[:8], "little") >> 1)
+        if self.std:
+            tensor = torch.randn(self.shape, generator=generator, device=device).mul_(self.std).add_(self.mean)
+        else:
+            tensor = torch.full(self.shape, self.mean, device=device)
+        if self.eye:
+            tensor.flatten(1).diagonal().add_(self.eye)
+        if self.row is not None:
+            tensor[self.row] *= self.factor
+        return tensor
+
+
+def make_checkpoint(folder: Path, size: str, seed: int, device: str = "cpu") -> None:
+    """Write a random checkpoint into a folder, which may exist if it is empty.
+
+    Args:
+        folder: where to.
+        size: "tiny" (under 120 MB, float32) or "true" (about 31 GB: the language models bfloat16, the rest float32).
+        seed: another seed, another checkpoint.
+        device: what draws the numbers; their bits depend on its kind.
+
+    Raises:
+        ValueError: no such size.
+        FileExistsError: the folder holds something.
+    """
+    if size not in SIZES:
+        raise ValueError(f"no size {size!r}; there are: {', '.join(SIZES)}")
+    if folder.exists() and any(folder.iterdir()):
+        raise FileExistsError(f"{folder} is not empty")
+    widths = _TINY if size == "tiny" else _TRUE
+    on = torch.device(device)
+
+    _write_language_model(folder / config.LANGUAGE_MODEL, widths, seed, on)
+    for component, module, weights, dtype in (
+        (config.DEPTH_DECODER, _module(config.DEPTH_DECODER, widths.depth_decoder), _depth_decoder, widths.dtype),
+        (config.CONDITION_ENCODER, _module(config.CONDITION_ENCODER, widths.condition_encoder), _condition_encoder, None),
+        (config.TRANSFORMER, _module(config.TRANSFORMER, widths.transformer), _transformer, None),
+        (config.VOCODER, _module(config.VOCODER, widths.vocoder), _vocoder, None),
+    ):
+        module.save_config(folder / component)
+        drawn = ((w.name, w.draw(component, seed, on).to(dtype or torch.float32)) for w in weights(module))
+        _write_shards(folder / component, "diffusion_pytorch_model", drawn)
+    _write_scheduler(folder / config.SCHEDULER)
+    _write_tokenizer(folder / config.TOKENIZER)
+    _write_index(folder)
+
+
+def _module(component: str, widths: dict[str, Any]) -> torch.nn.Module:
+    """The diffusers module, without memory: for its config and its names and shapes."""
+    from workers.models.minimax_music3.acoustic import module_class
+
+    with torch.device("meta"):
+        return module_class(component)(**widths)
+
+
+def _shapes(module: torch.nn.Module) -> Iterator[tuple[str, tuple[int, ...]]]:
+    for name, tensor in module.state_dict().items():
+        yield name, tuple(tensor.shape)
+
+
+def _fan_in(shape: tuple[int, ...]) -> int:
+    return math.prod(shape[1:])
+
+
+def _language_model(widths: dict[str, Any]) -> Iterator[Weight]:
+    """Hugging Face's names and shapes of a Qwen3ForCausalLM, untied."""
+    hidden, vocabulary, layers = widths["hidden_size"], widths["vocab_size"], widths["num_hidden_layers"]
+    head = widths["head_dim"]
+    queries, keys = widths["num_attention_heads"] * head, widths["num_key_value_heads"] * head
+    inner = widths["intermediate_size"]
+    yield Weight("model.embed_tokens.weight", (vocabulary, hidden), std=1.0)
+    for layer in range(layers):
+        at = f"model.layers.{layer}"
+        branch = 1 / math.sqrt(layers)  # what a branch may add to the residual stream, so that the depth adds O(1)
+        yield Weight(f"{at}.input_layernorm.weight", (hidden,), mean=1.0)
+        yield Weight(f"{at}.self_attn.q_proj.weight", (queries, hidden), std=hidden**-0.5)
+        yield Weight(f"{at}.self_attn.k_proj.weight", (keys, hidden), std=hidden**-0.5)
+        yield Weight(f"{at}.self_attn.v_proj.weight", (keys, hidden), std=hidden**-0.5)
+        yield Weight(f"{at}.self_attn.o_proj.weight", (hidden, queries), std=2 * branch * queries**-0.5)
+        yield Weight(f"{at}.self_attn.q_norm.weight", (head,), mean=1.5)  # sharper attention than random rows give
+        yield Weight(f"{at}.self_attn.k_norm.weight", (head,), mean=1.5)
+        yield Weight(f"{at}.post_attention_layernorm.weight", (hidden,), mean=1.0)
+        yield Weight(f"{at}.mlp.gate_proj.weight", (inner, hidden), std=hidden**-0.5)
+        yield Weight(f"{at}.mlp.up_proj.weight", (inner, hidden), std=hidden**-0.5)
+        yield Weight(f"{at}.mlp.down_proj.weight", (hidden, inner), std=2 * branch * inner**-0.5)
+    yield Weight("model.norm.weight", (hidden,), mean=_HIDDEN_RMS)
+    yield Weight("lm_head.weight", (vocabulary, hidden), std=_head_std(hidden), row=config.AUDIO_END, factor=_END_SCALE)
+
+
+def _head_std(hidden: int) -> float:
+    return _LOGIT_STD / (_HIDDEN_RMS * math.sqrt(hidden))
+
+
+def _depth_decoder(module: torch.nn.Module) -> Iterator[Weight]:
+    branch = 1 / math.sqrt(module.config.num_layers)
+    for name, shape in _shapes(module):
+        if name in ("audio_embeddings.weight", "pos_embedding.weight"):
+            yield Weight(name, shape, std=1.0)
+        elif name.startswith("audio_heads."):
+            yield Weight(name, shape, std=_head_std(shape[1]))
+        elif name == "norm.weight":
+            yield Weight(name, shape, mean=_HIDDEN_RMS)
+        elif len(shape) == 1:
+            yield Weight(name, shape, mean=1.0)
+        elif name == "projection.weight":  # it takes in hidden states of that RMS, and embeddings
+            yield Weight(name, shape, std=(_HIDDEN_RMS * shape[1]) ** -0.5)
+        elif name.endswith(("to_out.weight", "down_proj.weight")):
+            yield Weight(name, shape, std=2 * branch * shape[1] ** -0.5)
+        else:
+            yield Weight(name, shape, std=shape[1] ** -0.5)
+
+
+def _condition_encoder(module: torch.nn.Module) -> Iterator[Weight]:
+    """Mixing eight independent slices leaves 1/sqrt(8) of their RMS; the scale brings most of it back."""
+    for name, shape in _shapes(module):
+        if name == "layer_weight_logits":
+            yield Weight(name, shape, std=0.5)
+        elif name == "layer_scale":
+            yield Weight(name, shape, mean=2.0)
+        elif name == "proj.bias":
+            yield Weight(name, shape, std=0.02)
+        else:
+            yield Weight(name, shape, std=1.5 * _fan_in(shape) ** -0.5)
+
+
+def _transformer(module: torch.nn.Module) -> Iterator[Weight]:
+    """A flow that shrinks: v = -1.8 x + f(x, t, condition), so that noise of RMS 1 becomes latents of RMS 0.3.
+
+    The latents ride on the residual stream's first channels, where `proj_out` finds them.
+    """
+    branch = 1 / math.sqrt(module.config.num_layers)
+    for name, shape in _shapes(module):
+        if name == "time_proj.weight":
+            yield Weight(name, shape, std=1.0)
+        elif ".norm" in name:
+            yield Weight(name, shape, mean=1.0 if name.endswith("weight") else 0.0)
+        elif name.endswith("bias"):
+            yield Weight(name, shape, std=0.02)
+        elif name == "proj_in.weight":
+            yield Weight(name, shape, std=2 * shape[1] ** -0.5, eye=4.0)
+        elif name == "proj_out.weight":
+            yield Weight(name, shape, std=0.12 * shape[1] ** -0.5, eye=-0.45)
+        elif name in ("preprocess_conv.weight", "postprocess_conv.weight"):
+            yield Weight(name, shape, std=0.1 * shape[1] ** -0.5)
+        elif name.endswith(("to_out.0.weight", "ff_out.weight")):
+            yield Weight(name, shape, std=branch * shape[1] ** -0.5)
+        else:
+            yield Weight(name, shape, std=shape[1] ** -0.5)
+
+
+def _vocoder(module: torch.nn.Module) -> Iterator[Weight]:
+    """Weight-normed: `weight_v` is only a direction, `weight_g` the gain of an output channel.
+
+    Of a transposed convolution it is that of an input channel: each output sees two taps of twice as many channels.
+    """
+    for name, shape in _shapes(module):
+        if name.endswith("alpha"):
+            yield Weight(name, shape, mean=1.0)
+        elif name.endswith("bias"):
+            yield Weight(name, shape)
+        elif name.endswith("conv_t1.weight_g"):
+            block = int(name.split(".")[1])
+            yield Weight(name, shape, mean=math.sqrt(module.config.upsampling_ratios[block] / 2))
+        elif name.endswith("conv2.weight_g"):
+            yield Weight(name, shape, mean=0.3)
+        elif name == "conv_out.weight_g":
+            yield Weight(name, shape, mean=0.05)
+        elif name.endswith("weight_g"):
+            yield Weight(name, shape, mean=1.0)
+        elif name == "dec_in_proj.weight":
+            yield Weight(name, shape, std=3 * shape[1] ** -0.5)
+        else:
+            yield Weight(name, shape, std=_fan_in(shape) ** -0.5)
+
+
+def _write_language_model(folder: Path, widths: Size, seed: int, device: torch.device) -> None:
+    stated = {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        **widths.language_model,
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "bos_token_id": 151_643,
+        "eos_token_id": config.AUDIO_END,
+        "hidden_act": "silu",
+        "initializer_range": 0.02,
+        "max_position_embeddings": config.CONTEXT,
+        "rms_norm_eps": 1e-6,
+        "rope_scaling": None,
+        "rope_theta": 1_000_000,
+        "sliding_window": None,
+        "tie_word_embeddings": False,
+        "torch_dtype": str(widths.dtype).removeprefix("torch."),
+        "use_cache": True,
+        "use_sliding_window": False,
+    }
+    _write_json(folder / "config.json", stated)
+    weights = _language_model(widths.language_model)
+    _write_shards(folder, "model", ((w.name, w.draw(config.LANGUAGE_MODEL, seed, device).to(widths.dtype)) for w in weights))
+
+
+def _write_shards(folder: Path, stem: str, tensors: Iterable[tuple[str, Tensor]]) -> None:
+    """Write one file, or shards with an index, holding one shard in memory at a time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written: list[tuple[Path, list[str]]] = []
+    total = 0
+    for shard in _shards(tensors):
+        path = folder / f"shard-{len(written)}"
+        save_file({name: tensor.cpu().contiguous() for name, tensor in shard.items()}, path, metadata={"format": "pt"})
+        written.append((path, list(shard)))
+        total += sum(tensor.nbytes for tensor in shard.values())
+    if len(written) == 1:
+        written[0][0].rename(folder / f"{stem}.safetensors")
+        return
+    weight_map = {}
+    for number, (path, names) in enumerate(written, start=1):
+        name = f"{stem}-{number:05}-of-{len(written):05}.safetensors"
+        path.rename(folder / name)
+        weight_map |= dict.fromkeys(names, name)
+    _write_json(folder / f"{stem}.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": weight_map})
+
+
+def _shards(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[dict[str, Tensor]]:
+    shard: dict[str, Tensor] = {}
+    held = 0
+    for name, tensor in tensors:
+        if shard and held + tensor.nbytes > _SHARD_BYTES:
+            yield shard
+            shard, held = {}, 0
+        shard[name] = tensor
+        held += tensor.nbytes
+    yield shard
+
+
+def _write_scheduler(folder: Path) -> None:
+    from diffusers import FlowMatchEulerDiscreteScheduler
+
+    FlowMatchEulerDiscreteScheduler(num_train_timesteps=1, invert_sigmas=True).save_config(folder)
+
+
+def _write_tokenizer(folder: Path) -> None:
+    from workers.models.minimax_music3.tokenizer import write_tokenizer
+
+    write_tokenizer(folder)
+
+
+def _write_index(folder: Path) -> None:
+    """What the folder holds, for diffusers' modular pipelines and for whoever asks a config for its model type."""
+    kinds = {
+        config.TOKENIZER: ("transformers", "Qwen2Tokenizer"),
+        config.LANGUAGE_MODEL: ("transformers", "Qwen3ForCausalLM"),
+        config.DEPTH_DECODER: ("diffusers", "MiniMaxMusic3RVQDepthDecoder"),
+        config.CONDITION_ENCODER: ("diffusers", "MiniMaxMusic3ConditionEncoder"),
+        config.TRANSFORMER: ("diffusers", "MiniMaxMusic3Transformer1DModel"),
+        config.SCHEDULER: ("diffusers", "FlowMatchEulerDiscreteScheduler"),
+        config.VOCODER: ("diffusers", "MiniMaxMusic3Vocoder"),
+    }
+    index: dict[str, Any] = {"_class_name": "MiniMaxMusic3ModularPipeline", "_blocks_class_name": "MiniMaxMusic3Blocks"}
+    for component, kind in kinds.items():
+        where = {"pretrained_model_name_or_path": None, "revision": None, "subfolder": component, "variant": None}
+        index[component] = [*kind, {**where, "type_hint": list(kind)}]
+    _write_json(folder / "modular_model_index.json", index)
+    _write_json(folder / "config.json", {"model_type": config.MODEL, "architectures": ["MiniMaxMusic3ModularPipeline"]})
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
