@@ -1,0 +1,219 @@
+"""The talker: prompts, frame feedback, and the draw of a frame's eight codes with their conditioning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from broker_schemas.events import JobRequested
+from workers.checkpoints import CheckpointError, fill_module, load_component
+from workers.models.family import Draws
+from workers.models.minimax_music3 import config
+from workers.models.minimax_music3.depth_decoder import DepthDecoder
+from workers.models.minimax_music3.prompt import build_prompt, unconditional
+from workers.models.minimax_music3.tokenizer import encode, load_tokenizer
+from workers.runners.torch_qwen3 import Qwen3, Qwen3Config
+from workers.talker.frames import FrameHistory
+from workers.talker.sampling import below_top, draw_top_k, guide
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_OPTIONS = frozenset({"device", "dtype", "max_jobs"})
+
+
+class MusicTalker:
+    """Implements `workers.models.family.TalkerModel`. Row 0 of a job is the conditional one, row 1 its twin.
+
+    Args:
+        backbone: the language model without its head.
+        head: (1 + 16384, hidden), the head's rows of <|audio_end|> and of the codes.
+        mix: (8,) float32, the weight of each slice of a frame's hidden states in its conditioning.
+    """
+
+    rows = config.ROWS
+    codebooks = config.CODEBOOKS
+    lead = config.LEAD
+
+    def __init__(self, backbone: Qwen3, head: Tensor, depth: DepthDecoder, mix: Tensor, tokenizer, context: int) -> None:
+        self.context = context
+        self._backbone = backbone
+        self._head = head
+        self._depth = depth
+        self._mix = mix.tolist()
+        self._tokenizer = tokenizer
+
+    @property
+    def backbone(self) -> Qwen3:
+        return self._backbone
+
+    @property
+    def depth(self) -> DepthDecoder:
+        return self._depth
+
+    def prompts(self, request: JobRequested) -> list[list[int]]:
+        """Token ids of the conditional and the unconditional row."""
+        ids = encode(self._tokenizer, build_prompt(request.params["instructions"], request.input))
+        return [ids, unconditional(ids)]
+
+    def max_frames(self, request: JobRequested) -> int:
+        return request.params["max_new_tokens"]
+
+    def embed_prompt(self, ids: Tensor) -> Tensor:
+        return self._backbone.embed_tokens(ids)
+
+    def feedback(self, codes: Tensor, jobs: list[FrameHistory | None]) -> Tensor:
+        """(jobs, 8) int64 -> (jobs, hidden): the sum of the codes' embeddings, over the root of their number."""
+        semantic = self._embed_semantic(codes[:, 0])
+        offsets = torch.arange(config.CODEBOOKS - 1, device=codes.device) * self._depth.codes
+        residual = self._depth.audio_embeddings(codes[:, 1:] + offsets).sum(dim=1)
+        return (semantic + residual) * config.CODEBOOKS**-0.5
+
+    def draw(self, hidden: Tensor, jobs: list[FrameHistory | None]) -> Draws:
+        """See TalkerModel. The depth decoder runs only where a job draws, or wants conditioning."""
+        device = hidden.device
+        codes = torch.zeros((len(jobs), config.CODEBOOKS), dtype=torch.int64, device=device)
+        ended = torch.zeros(len(jobs), dtype=torch.bool, device=device)
+        drawing = []
+        for slot, job in enumerate(jobs):
+            if job is not None and job.next_forced is not None:
+                codes[slot] = torch.from_numpy(job.next_forced.astype("int64"))
+            elif job is not None:
+                drawing.append(slot)
+        draw = _Drawing(drawing, jobs, device)
+        if drawing:
+            candidates = self._draw_semantic(hidden, draw)
+            ended[draw.slots] = candidates == 0
+            codes[draw.slots, 0] = (candidates - 1).clamp_min_(0)
+        if drawing or any(job is not None and job.wants_conditioning for job in jobs):
+            conditioning = self._draw_residual(hidden, codes, draw)
+        else:
+            conditioning = torch.zeros(hidden.shape[1:], dtype=torch.float32, device=device)
+        return Draws(codes, ended, conditioning)
+
+    def _draw_semantic(self, hidden: Tensor, draw: _Drawing) -> Tensor:
+        """(drawing,) int64: 0 is the end, 1 + code the codes."""
+        logits = F.linear(hidden.flatten(0, 1), self._head).view(*hidden.shape[:2], -1)
+        conditional, other = logits[:, draw.slots].float()
+        guided = guide(conditional, other, config.GUIDANCE)
+        guided.masked_fill_(below_top(conditional, config.TOP_K), -torch.inf)
+        return draw_top_k(guided, draw.seeds, draw.positions(0), config.TOP_K)
+
+    def _draw_residual(self, hidden: Tensor, codes: Tensor, draw: _Drawing) -> Tensor:
+        """Fill in c1..c7 of the jobs that draw; the conditioning of all, (jobs, hidden) float32."""
+        rows, jobs, _ = hidden.shape
+        depth = self._depth
+        cache = depth.new_cache(rows * jobs)
+        semantic = depth.projection(self._embed_semantic(codes[:, 0])).expand_as(hidden)
+        projected = torch.stack((depth.projection(hidden.flatten(0, 1)).view_as(hidden), semantic), dim=2).flatten(0, 1)
+        conditioning = hidden[0].float() * self._mix[0]
+        start = 0
+        for codebook in range(1, config.CODEBOOKS):
+            state = depth(projected, cache, start).view_as(hidden)
+            start += projected.shape[1]
+            conditioning.add_(state[0].float() * self._mix[codebook])
+            if draw.slots.numel():
+                logits = depth.audio_heads[codebook - 1](state.flatten(0, 1)).view(rows, jobs, -1)
+                guided = guide(*logits[:, draw.slots].float(), config.GUIDANCE)
+                codes[draw.slots, codebook] = draw_top_k(guided, draw.seeds, draw.positions(codebook), config.TOP_K)
+            if codebook < config.CODEBOOKS - 1:
+                embedded = depth.projection(depth.embed(codes[:, codebook], codebook))
+                projected = embedded.repeat(rows, 1).unsqueeze(1)
+        return conditioning
+
+    def _embed_semantic(self, codes: Tensor) -> Tensor:
+        return self._backbone.embed_tokens(codes + config.CODE_OFFSET)
+
+
+class _Drawing:
+    """The jobs that draw in this step, rather than repeat."""
+
+    def __init__(self, slots: list[int], jobs: list[FrameHistory | None], device: torch.device) -> None:
+        self.slots = torch.tensor(slots, dtype=torch.int64, device=device)
+        self.seeds = torch.tensor([jobs[slot].request.seed for slot in slots], dtype=torch.int64, device=device)
+        self._draws = torch.tensor([jobs[slot].draw for slot in slots], dtype=torch.int64, device=device)
+
+    def positions(self, codebook: int) -> Tensor:
+        return self._draws * config.CODEBOOKS + codebook
+
+
+def load_talker(folder: Path, settings: dict[str, Any]) -> MusicTalker:
+    """The talker of a checkpoint.
+
+    Args:
+        settings: `device` (default "cpu") and `dtype` ("float32" or "bfloat16"; default float32 on the CPU, else as
+            stored).
+
+    Raises:
+        CheckpointError, ConfigError, UnsupportedConfig: the checkpoint is not one of this family, or not whole.
+        ValueError: a setting is unknown.
+    """
+    if unknown := settings.keys() - _OPTIONS:
+        raise ValueError(f"unknown talker option {sorted(unknown)[0]!r}; there are: device, dtype")
+    device = torch.device(settings.get("device", "cpu"))
+    dtype = settings.get("dtype", "float32" if device.type == "cpu" else None)
+    if dtype is not None and dtype not in _DTYPES:
+        raise ValueError(f"talker dtype {dtype!r}: use {' or '.join(_DTYPES)}")
+    dtype = _DTYPES.get(dtype)
+    backbone, head = _load_language_model(folder, device, dtype)
+    depth = _load_depth_decoder(folder, device, dtype)
+    if depth.hidden_size != backbone.config.hidden_size:
+        raise CheckpointError(
+            f"{config.DEPTH_DECODER} is {depth.hidden_size} wide, {config.LANGUAGE_MODEL} {backbone.config.hidden_size}"
+        )
+    tokenizer = load_tokenizer(folder / config.TOKENIZER)
+    return MusicTalker(backbone, head, depth, _load_mix(folder), tokenizer, config.context(folder))
+
+
+def _load(folder: Path, component: str, device: torch.device, dtype: torch.dtype | None) -> dict[str, Tensor]:
+    return {name: tensor.to(device, dtype) for name, tensor in load_component(folder, component).items()}
+
+
+def _load_language_model(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Qwen3, Tensor]:
+    stated = Qwen3Config.from_json(config.component_config(folder, config.LANGUAGE_MODEL))
+    if stated.vocab_size < config.MIN_VOCABULARY:
+        raise config.ConfigError(
+            f"{config.LANGUAGE_MODEL} has {stated.vocab_size} tokens; the codes alone end at {config.MIN_VOCABULARY}"
+        )
+    weights = _load(folder, config.LANGUAGE_MODEL, device, dtype)
+    head_name = "model.embed_tokens.weight" if stated.tie_word_embeddings else "lm_head.weight"
+    head = weights.get(head_name)
+    if head is None or head.shape != (stated.vocab_size, stated.hidden_size):
+        raise CheckpointError(f"{config.LANGUAGE_MODEL}: {head_name} is missing, or not the shape that its config says")
+    if not stated.tie_word_embeddings:
+        del weights["lm_head.weight"]
+    prefix = "model."
+    if strange := [name for name in weights if not name.startswith(prefix)]:
+        raise CheckpointError(f"the weights of {config.LANGUAGE_MODEL} do not fit its config: unexpected: {strange[0]}")
+    with torch.device("meta"):
+        backbone = Qwen3(stated)
+    fill_module(backbone, {name.removeprefix(prefix): tensor for name, tensor in weights.items()}, config.LANGUAGE_MODEL)
+    return backbone, torch.cat((head[config.AUDIO_END, None], head[config.CODE_OFFSET : config.MIN_VOCABULARY]))
+
+
+def _load_depth_decoder(folder: Path, device: torch.device, dtype: torch.dtype | None) -> DepthDecoder:
+    stated = config.component_config(folder, config.DEPTH_DECODER)
+    sizes = {name: value for name, value in stated.items() if not name.startswith("_")}
+    try:
+        with torch.device("meta"):
+            depth = DepthDecoder(**sizes)
+    except TypeError as error:
+        raise config.ConfigError(f"{config.DEPTH_DECODER}/config.json: {error}") from error
+    if (depth.codes, depth.codebooks) != (config.RESIDUAL_CODES, config.CODEBOOKS):
+        raise config.ConfigError(f"{config.DEPTH_DECODER} has {depth.codebooks} codebooks, {depth.codes} residual codes")
+    fill_module(depth, _load(folder, config.DEPTH_DECODER, device, dtype), config.DEPTH_DECODER)
+    return depth
+
+
+def _load_mix(folder: Path) -> Tensor:
+    """(8,) float32: what the condition encoder weighs a frame's slices by, its scale included."""
+    weights = load_component(folder, config.CONDITION_ENCODER)
+    try:
+        logits, scale = weights["layer_weight_logits"].float(), weights["layer_scale"].float()
+    except KeyError as missing:
+        raise CheckpointError(f"the weights of {config.CONDITION_ENCODER} lack {missing}") from None
+    if logits.shape != (config.CODEBOOKS,):
+        raise CheckpointError(f"{config.CONDITION_ENCODER} mixes {len(logits)} slices, not {config.CODEBOOKS}")
+    return torch.softmax(logits, dim=0) * scale

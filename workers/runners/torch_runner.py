@@ -1,0 +1,274 @@
+"""The torch runner: static key-value slots, one batched step for all rows.
+
+A job's bits must not depend on who else is there, and on most devices a matrix product's bits depend on its number of
+rows. So products run at one padded shape, whatever the load: all rows of the batch in a decode step, one chunk of fixed
+length in a prefill. Attention goes job by job, at a shape that is the job's own. A prompt is cut into chunks by its
+length alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from workers.models.family import Draws, TalkerModel
+from workers.talker.frames import FrameHistory
+from workers.talker.rows import RowSlots
+
+
+class DoesNotFit(ValueError):
+    """The job needs more positions than a row has."""
+
+
+@dataclass(slots=True)
+class Song:
+    """A job's place in the runner: what is in its rows."""
+
+    history: FrameHistory
+    slot: int
+    prompt: Tensor  # (rows, tokens) int64
+    length: int = 0  # positions in the cache
+
+    @property
+    def prefilling(self) -> bool:
+        return self.length < self.prompt.shape[1]
+
+
+@dataclass(slots=True)
+class KeyValues:
+    """The slots of one layer: (jobs, rows, kv_heads, positions, head_dim) each."""
+
+    keys: Tensor
+    values: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.values = torch.empty_like(self.keys)
+
+
+class TorchRunner:
+    """Runs a talker's rows, on the device and in the dtype of its weights.
+
+    Args:
+        model: a family's talker, with a torch backbone.
+        max_jobs: jobs at once; the batch is always so wide.
+        max_model_len: positions of a row.
+        prefill_chunk: prompt tokens computed at a time.
+        chunks_a_step: prefill chunks in one step, so that running songs go on while others begin.
+    """
+
+    def __init__(
+        self,
+        model: TalkerModel,
+        *,
+        max_jobs: int,
+        max_model_len: int,
+        prefill_chunk: int = 64,
+        chunks_a_step: int = 4,
+    ) -> None:
+        self.steps = 0
+        self._model = model
+        self._backbone = model.backbone
+        self._max_model_len = max_model_len
+        self._prefill_chunk = prefill_chunk
+        self._chunks_a_step = chunks_a_step
+        self._slots = RowSlots(max_jobs, model.rows)
+        self._songs: dict[str, Song] = {}  # by job, in order of admission
+
+        config, weight = self._backbone.config, self._backbone.norm.weight
+        self._dtype, self._device = weight.dtype, weight.device
+        self._kv_heads = config.num_key_value_heads
+        self._head_dim = config.head_dim
+        shape = (max_jobs, model.rows, self._kv_heads, max_model_len, self._head_dim)
+        self._cache = [
+            KeyValues(torch.empty(shape, dtype=self._dtype, device=self._device))
+            for _ in range(config.num_hidden_layers)
+        ]
+        self._rotary = self._backbone.rotary(torch.arange(max_model_len, device=self._device))
+        # Rows of slots that sit a step out are computed too: they must hold numbers.
+        self._hidden = self._zeros(model.rows, max_jobs, config.hidden_size)
+        self._chunk = self._zeros(model.rows, prefill_chunk, config.hidden_size)
+        heads = config.num_attention_heads * self._head_dim
+        self._attended = self._zeros(model.rows, max_jobs, heads)
+        self._chunk_attended = self._zeros(model.rows, prefill_chunk, heads)
+
+    def _zeros(self, *shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=self._dtype, device=self._device)
+
+    @property
+    def free_jobs(self) -> int:
+        """How many more jobs could be admitted now."""
+        return self._slots.free
+
+    @property
+    def idle(self) -> bool:
+        return not self._songs
+
+    def admit(self, history: FrameHistory, prompts: list[list[int]]) -> None:
+        """Bind rows to a job; its prefill begins with the next step.
+
+        Raises:
+            DoesNotFit: prompt and frames need more positions than a row has.
+            NoFreeRows: every slot is taken.
+            ValueError: the prompts are not the model's rows of one length.
+        """
+        if len(prompts) != self._model.rows or not prompts[0] or len({len(prompt) for prompt in prompts}) != 1:
+            raise ValueError(f"a job needs {self._model.rows} prompts of one length")
+        needed = len(prompts[0]) + history.max_frames + history.lead
+        if needed > self._max_model_len:
+            raise DoesNotFit(f"{history.job} needs {needed} positions; max_model_len is {self._max_model_len}")
+        slot = self._slots.bind(history)
+        self._songs[history.job] = Song(history, slot, torch.tensor(prompts, device=self._device))
+
+    def free(self, job: str) -> int:
+        """Give the job's rows back, all at once; how many there were."""
+        self._songs.pop(job, None)
+        return self._slots.release(job)
+
+    def profile(self) -> dict[str, Any]:
+        """All that the bits of its output depend on, besides the weights and the machine."""
+        cuda = self._device.type == "cuda"
+        return {
+            "runner": "torch",
+            "dtype": str(self._dtype),
+            "device": torch.cuda.get_device_name(self._device) if cuda else self._device.type,
+            "max_jobs": self._slots.max_jobs,
+            "prefill_chunk": self._prefill_chunk,
+        }
+
+    @torch.inference_mode()
+    def step(self) -> list[FrameHistory]:
+        """Prefill a little, draw for every job that is ready, and feed the draws back.
+
+        Returns:
+            The jobs that drew a frame or ended; an ended one is left alone until it is freed.
+        """
+        self.steps += 1
+        self._prefill_some()
+        ready = [song for song in self._songs.values() if not song.prefilling and song.history.reason is None]
+        if ready:
+            jobs = self._by_slot(ready)
+            draws = self._model.draw(self._hidden, jobs)
+            self._record(draws, ready)
+            self._decode(draws.codes, [song for song in ready if song.history.reason is None])
+        return [song.history for song in ready]
+
+    def _by_slot(self, songs: list[Song]) -> list[FrameHistory | None]:
+        jobs: list[FrameHistory | None] = [None] * self._slots.max_jobs
+        for song in songs:
+            jobs[song.slot] = song.history
+        return jobs
+
+    def _record(self, draws: Draws, songs: list[Song]) -> None:
+        codes = draws.codes.to("cpu", torch.int16).numpy()
+        ended = draws.ended.tolist()
+        wanted = any(song.history.wants_conditioning for song in songs)
+        conditioning = draws.conditioning.float().cpu().numpy() if wanted else None
+        for song in songs:
+            history, slot = song.history, song.slot
+            if ended[slot]:
+                history.stop()
+            else:
+                row: np.ndarray | None = conditioning[slot].copy() if history.wants_conditioning else None
+                history.add(codes[slot].copy(), row)
+
+    # --- prefill ------------------------------------------------------------------------------------------------------
+
+    def _prefill_some(self) -> None:
+        left = self._chunks_a_step
+        for song in self._songs.values():
+            while left and song.prefilling:
+                self._prefill_chunk_of(song)
+                left -= 1
+
+    def _prefill_chunk_of(self, song: Song) -> None:
+        start = song.length
+        ids = song.prompt[:, start : start + self._prefill_chunk]
+        tokens = ids.shape[1]
+        self._chunk[:, :tokens] = self._model.embed_prompt(ids)
+        # The padding's positions may lie past the last one; their rows are thrown away.
+        positions = torch.arange(start, start + self._prefill_chunk, device=self._device)
+        positions = positions.clamp_(max=self._max_model_len - 1).repeat(self._model.rows)
+
+        def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+            return self._attend_chunk(layer, song.slot, start, tokens, queries, keys, values)
+
+        hidden = self._backbone(self._chunk.flatten(0, 1), self._rotary_at(positions), attend)
+        song.length += tokens
+        if not song.prefilling:
+            self._hidden[:, song.slot] = hidden.view_as(self._chunk)[:, tokens - 1]
+
+    def _attend_chunk(
+        self, layer: int, slot: int, start: int, tokens: int, queries: Tensor, keys: Tensor, values: Tensor
+    ) -> Tensor:
+        """Causal attention of a chunk's `tokens` tokens to themselves and to the `start` positions before them."""
+        rows, end = self._model.rows, start + tokens
+        cache = self._cache[layer]
+        for cached, new in ((cache.keys, keys), (cache.values, values)):
+            by_head = new.view(rows, self._prefill_chunk, self._kv_heads, self._head_dim)[:, :tokens].transpose(1, 2)
+            cached[slot, :, :, start:end] = by_head
+        # Queries that share a key head are stacked, so that each key head meets its queries in one product.
+        grouped = queries.view(rows, self._prefill_chunk, self._kv_heads, -1, self._head_dim)[:, :tokens]
+        grouped = grouped.permute(0, 2, 3, 1, 4).flatten(2, 3)
+        group = grouped.shape[2] // tokens
+        seen = torch.ones(tokens, end, dtype=torch.bool, device=self._device).tril_(start).repeat(group, 1)
+        attended = F.scaled_dot_product_attention(
+            grouped, cache.keys[slot, :, :, :end], cache.values[slot, :, :, :end], attn_mask=seen
+        )
+        attended = attended.unflatten(2, (group, tokens)).permute(0, 3, 1, 2, 4)
+        self._chunk_attended[:, :tokens] = attended.reshape(rows, tokens, -1)
+        return self._chunk_attended.flatten(0, 1)
+
+    # --- decode -------------------------------------------------------------------------------------------------------
+
+    def _decode(self, codes: Tensor, songs: list[Song]) -> None:
+        """Feed the draws back: one position more for each of the songs."""
+        if not songs:
+            return
+        rows = self._model.rows
+        embeds = self._model.feedback(codes, self._by_slot(songs)).repeat(rows, 1)
+        by_slot = [0] * self._slots.max_jobs
+        for song in songs:
+            by_slot[song.slot] = song.length
+        positions = torch.tensor(by_slot, device=self._device).repeat(rows)
+        slots = torch.tensor([song.slot for song in songs], device=self._device)
+        lengths = torch.tensor([song.length for song in songs], device=self._device)
+
+        def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+            return self._attend_newest(layer, songs, slots, lengths, queries, keys, values)
+
+        self._hidden = self._backbone(embeds, self._rotary_at(positions), attend).view_as(self._hidden)
+        for song in songs:
+            song.length += 1
+
+    def _attend_newest(
+        self,
+        layer: int,
+        songs: list[Song],
+        slots: Tensor,
+        lengths: Tensor,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+    ) -> Tensor:
+        """Attention of each song's newest position to all of its own, song by song."""
+        cache = self._cache[layer]
+        by_slot = (self._model.rows, self._slots.max_jobs, self._kv_heads, -1, self._head_dim)
+        for cached, new in ((cache.keys, keys), (cache.values, values)):
+            cached[slots, :, :, lengths] = new.view(by_slot)[:, slots, :, 0].transpose(0, 1)
+        queries = queries.view(by_slot)
+        for song in songs:
+            slot, end = song.slot, song.length + 1
+            attended = F.scaled_dot_product_attention(
+                queries[:, slot], cache.keys[slot, :, :, :end], cache.values[slot, :, :, :end]
+            )
+            self._attended[:, slot] = attended.flatten(1)
+        return self._attended.flatten(0, 1)
+
+    def _rotary_at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        cosine, sine = self._rotary
+        return cosine[positions], sine[positions]

@@ -1,0 +1,55 @@
+"""Row slots: which job has which rows of the batch.
+
+A job has one slot, and with it all of its rows: row r of slot s is row r * max_jobs + s. They are bound and released
+together. Nothing else is kept by slot between steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from workers.talker.frames import FrameHistory
+
+
+class NoFreeRows(RuntimeError):
+    """Every slot is taken: free a job first."""
+
+
+class RowSlots:
+    """`max_jobs` slots of `rows` rows each."""
+
+    def __init__(self, max_jobs: int, rows: int) -> None:
+        self.max_jobs = max_jobs
+        self.rows = rows
+        self._slots: list[FrameHistory | None] = [None] * max_jobs
+
+    def __iter__(self) -> Iterator[tuple[int, FrameHistory]]:
+        """(slot, job) of each slot that is taken, by slot."""
+        return ((slot, history) for slot, history in enumerate(self._slots) if history is not None)
+
+    @property
+    def free(self) -> int:
+        """Slots that are not taken."""
+        return self._slots.count(None)
+
+    def bind(self, history: FrameHistory) -> int:
+        """Give the job the lowest free slot, and return it. Raises NoFreeRows; ValueError for a job that has one."""
+        if self.slot(history.job) is not None:
+            raise ValueError(f"{history.job} has its rows already")
+        if not self.free:
+            raise NoFreeRows(f"all {self.max_jobs} jobs' rows are taken")
+        slot = self._slots.index(None)
+        self._slots[slot] = history
+        return slot
+
+    def slot(self, job: str) -> int | None:
+        """The job's slot, None where it has none."""
+        return next((slot for slot, history in self if history.job == job), None)
+
+    def release(self, job: str) -> int:
+        """Take the job's rows back, all at once; how many there were."""
+        slot = self.slot(job)
+        if slot is None:
+            return 0
+        self._slots[slot] = None
+        return self.rows
