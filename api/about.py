@@ -1,0 +1,99 @@
+"""What this installation is and how it does: models, health, readiness, metrics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse
+from starlette.responses import Response
+
+from api import queue
+from api.auth import Owner
+from api.encoding import FORMATS
+from api.errors import BROKER_AWAY
+from api.service import Service, Serving
+from broker_schemas import keys
+from broker_schemas.codec import DecodeError, unpack
+from broker_schemas.contract import Contract
+
+router = APIRouter()
+
+
+@router.get("/v1/models", tags=["models"], summary="List the models")
+async def models(service: Serving, owner: Owner) -> dict[str, Any]:
+    """OpenAI's list, with each model's sound and the request fields that mean something to it."""
+    shown = [_model(service, contract) for _, contract in sorted(service.contracts.items())]
+    return {"object": "list", "data": shown}
+
+
+@router.get("/v1/models/{model}", tags=["models"], summary="Look at a model")
+async def model(service: Serving, owner: Owner, model: str) -> dict[str, Any]:
+    return _model(service, service.contract(model))
+
+
+@router.get("/health", tags=["operation"], summary="Is the process alive?")
+async def health() -> dict[str, str]:
+    return {"status": "ok"}
+
+
+@router.get("/ready", tags=["operation"], summary="Can jobs be served now?")
+async def ready(service: Serving) -> JSONResponse:
+    """503 names what is missing: the broker, or a model's talker or acoustic worker."""
+    try:
+        workers = await _live_workers(service)
+    except BROKER_AWAY as error:
+        missing = [f"broker: {error}"]
+        return JSONResponse({"status": "not ready", "broker": "away", "models": {}, "missing": missing}, 503)
+    counts = {model: {role: workers.count((model, role)) for role in keys.ROLES} for model in sorted(service.contracts)}
+    missing = [f"{model}: no {role} worker" for model, roles in counts.items() for role, n in roles.items() if not n]
+    if service.stopping.is_set():
+        missing.append("api: shutting down")
+    status = "not ready" if missing else "ready"
+    answer = {"status": status, "broker": "ok", "models": counts, "missing": missing}
+    return JSONResponse(answer, 503 if missing else 200)
+
+
+@router.get("/metrics", tags=["operation"], summary="Metrics for Prometheus", response_class=Response)
+async def metrics(service: Serving) -> Response:
+    """Counters of this process; songline_queue_depth and songline_live_jobs are the installation's."""
+    gauges = service.metrics
+    try:
+        gauges.live_jobs.set(await service.client().zcard(keys.LIVE))
+        for name in service.contracts:
+            gauges.queue_depth.labels(name).set(await queue.depth(service.client(), name))
+    except BROKER_AWAY:  # unknown now: better no figure than an old one
+        gauges.live_jobs.set(float("nan"))
+        for name in service.contracts:
+            gauges.queue_depth.labels(name).set(float("nan"))
+    return Response(gauges.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _model(service: Service, contract: Contract) -> dict[str, Any]:
+    return {
+        "id": contract.model,
+        "object": "model",
+        "created": service.started_at,
+        "owned_by": "songline",
+        "sample_rate": contract.sample_rate,
+        "channels": contract.channels,
+        "frame_rate": contract.frame_rate,
+        "fields": sorted({"model", "input", "seed"} | contract.fields),
+        "response_formats": list(FORMATS),
+    }
+
+
+async def _live_workers(service: Service) -> list[tuple[str, str]]:
+    """(model, role) of each worker whose heartbeat is fresh."""
+    client = service.client()
+    seconds, micros = await client.time()
+    oldest = seconds * 1000 + micros // 1000 - service.settings.worker_timeout_s * 1000
+    live = []
+    for raw in (await client.hgetall(keys.WORKERS)).values():
+        try:
+            said = unpack(raw)
+            if said["at"] >= oldest:
+                live.append((said["model"], said["role"]))
+        except (DecodeError, KeyError, TypeError):  # of a version that says other things
+            continue
+    return live

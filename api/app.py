@@ -1,0 +1,49 @@
+"""The app: routes, errors, and the service behind them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+
+from fastapi import FastAPI
+
+import api.about
+import api.jobs
+import api.speech
+import api.streaming
+from api import errors
+from api.metrics import count_final_jobs
+from api.service import Service
+from api.settings import ApiSettings
+from broker_schemas.connection import Broker
+from broker_schemas.contract import Contract
+
+_ABOUT = """
+Two-stage speech and music models behind jobs: submit one, follow its sound chunk by chunk, fetch the file.
+The same model, input, parameters and seed give the same bytes.
+"""
+
+
+def create_app(broker: Broker, contracts: Mapping[str, Contract], settings: ApiSettings) -> FastAPI:
+    """The api over a broker. Raises ValueError where the settings' API keys cannot be taken."""
+    service = Service(broker, contracts, settings)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        counting = asyncio.create_task(count_final_jobs(service))
+        try:
+            yield
+        finally:
+            service.stopping.set()
+            counting.cancel()
+            with suppress(asyncio.CancelledError):
+                await counting
+            await service.close()
+
+    app = FastAPI(title="Songline", version="0.1.0", description=_ABOUT, lifespan=lifespan)
+    app.state.service = service
+    errors.install(app)
+    for module in (api.speech, api.jobs, api.streaming, api.about):
+        app.include_router(module.router)
+    return app

@@ -1,0 +1,115 @@
+"""Following a job for a client that may stay for long: through broker restarts and through silence."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing, suppress
+
+from api.errors import BROKER_AWAY, ended_without_sound
+from api.service import Service
+from broker_schemas.events import Event
+from broker_schemas.job import JobState, Status
+from producer.follow import Chunk, Expired, Unknown
+
+_log = logging.getLogger(__name__)
+_RETRY_S = 0.5
+
+
+async def steadily(
+    service: Service, job: str, *, after_seq: int = 0, after_chunk: int = -1, sound: bool = True
+) -> AsyncIterator[Event | Chunk]:
+    """As `Jobs.follow`, and lives through the broker's restarts.
+
+    Raises:
+        Expired: the job's keys are gone.
+        redis.exceptions.ConnectionError: the broker was away for longer than `broker_patience_s`.
+    """
+    away_since: float | None = None
+    while True:
+        try:
+            producer = await service.producer()
+            await service.client().ping()
+            away_since = None
+            following = producer.jobs.follow(job, after_seq=after_seq, after_chunk=after_chunk, sound=sound)
+            async with aclosing(following):
+                async for item in following:
+                    if isinstance(item, Event):
+                        after_seq = max(after_seq, item.seq)
+                    else:
+                        after_chunk = item.index
+                    yield item
+            return
+        except Unknown:
+            raise Expired(job) from None
+        except BROKER_AWAY as error:
+            now = time.monotonic()
+            away_since = away_since or now
+            if now - away_since > service.settings.broker_patience_s:
+                raise
+            _log.warning("job %s is followed again in %s s: %s", job, _RETRY_S, error)
+            await asyncio.sleep(_RETRY_S)
+
+
+async def with_pauses(items: AsyncIterator, every_s: float, wanted: tuple[type, ...]) -> AsyncIterator:
+    """The items of the wanted types, and None whenever none came for `every_s` seconds."""
+    coming: asyncio.Future | None = None
+    quiet_since = time.monotonic()
+    try:
+        while True:
+            coming = coming or asyncio.ensure_future(anext(items))
+            await asyncio.wait({coming}, timeout=max(0.0, quiet_since + every_s - time.monotonic()))
+            if coming.done():
+                done, coming = coming, None
+                try:
+                    item = done.result()
+                except StopAsyncIteration:
+                    return
+                if isinstance(item, wanted):
+                    yield item
+                    quiet_since = time.monotonic()
+            if time.monotonic() - quiet_since >= every_s:
+                yield None
+                quiet_since = time.monotonic()
+    finally:
+        if coming is not None:
+            coming.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await coming
+        await items.aclose()
+
+
+async def until_final(service: Service, job: str) -> JobState:
+    """The job's state once it is final; raises Expired."""
+    following = steadily(service, job, sound=False)
+    async with aclosing(following):
+        async for _ in following:
+            pass
+    return await final_state(service, job)
+
+
+async def pcm(service: Service, job: str, *, after_chunk: int = -1) -> AsyncIterator[bytes]:
+    """The job's sound, chunk by chunk, to its end.
+
+    Raises:
+        ApiError: the job failed or was cancelled.
+        Expired: the job's keys are gone.
+    """
+    following = steadily(service, job, after_chunk=after_chunk)
+    async with aclosing(following):
+        async for item in following:
+            if isinstance(item, Chunk):
+                yield item.pcm
+    state = await final_state(service, job)
+    if state.status is not Status.COMPLETED:
+        raise ended_without_sound(state)
+
+
+async def final_state(service: Service, job: str) -> JobState:
+    """The state of a job that was just seen to end; raises Expired."""
+    try:
+        return await (await service.producer()).jobs.state(job)
+    except Unknown:
+        raise Expired(job) from None

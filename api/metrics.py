@@ -1,0 +1,81 @@
+"""What Prometheus reads of an api process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from api.errors import BROKER_AWAY
+from broker_schemas import keys
+from producer.submit import Unknown
+
+if TYPE_CHECKING:
+    from api.service import Service
+
+_log = logging.getLogger(__name__)
+_COUNT_EVERY_S = 1.0
+_SECONDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 8, 13, 21, 34, 60, 120, 300)
+
+
+class Metrics:
+    """Counters of this process; queue depth and live jobs are the whole installation's."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.submissions = self._counter("submissions", "Jobs accepted", "model", "route")
+        self.refusals = self._counter("refusals", "Requests refused before they became jobs", "field", "code")
+        self.jobs = self._counter("jobs", "Jobs accepted here that are final", "model", "status")
+        self.bytes_out = self._counter("stream_bytes", "Bytes of sound sent to clients, as encoded", "kind")
+        self.first_audio = Histogram(
+            "songline_first_audio_seconds", "From acceptance to the first chunk, by the broker's clock", ["model"],
+            registry=self.registry, buckets=_SECONDS,
+        )  # fmt: skip
+        self.queue_depth = self._gauge("queue_depth", "Jobs that no talker has taken yet", "model")
+        self.live_jobs = self._gauge("live_jobs", "Jobs that are not final")
+        self.subscribers = self._gauge("stream_subscribers", "Open streams of events or sound", "kind")
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"songline_{name}", text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"songline_{name}", text, labels, registry=self.registry)
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+async def count_final_jobs(service: Service) -> None:
+    """Run for ever: count each job that this process accepted, once it is final.
+
+    One read of the live set tells which ones are, however many there are.
+    """
+    while True:
+        await asyncio.sleep(_COUNT_EVERY_S)
+        try:
+            await _count(service)
+        except BROKER_AWAY as error:
+            _log.warning("final jobs are not counted now: %s", error)
+
+
+async def _count(service: Service) -> None:
+    if not service.accepted:
+        return
+    candidates = frozenset(service.accepted)  # before the read, so that a job accepted since is not taken for final
+    live = {job.decode() for job in await service.client().zrange(keys.LIVE, 0, -1)}
+    producer = await service.producer()
+    for job in candidates - live:
+        try:
+            state = await producer.jobs.state(job)
+        except Unknown:  # purged, or expired
+            service.accepted.discard(job)
+            continue
+        if not state.status.final:
+            continue
+        service.accepted.discard(job)
+        model = state.request.model
+        service.metrics.jobs.labels(model, state.status.value).inc()
+        if state.first_chunk_at is not None:
+            service.metrics.first_audio.labels(model).observe((state.first_chunk_at - state.requested_at) / 1000)

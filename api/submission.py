@@ -1,0 +1,203 @@
+"""From a request's body to a job: what OpenAI's clients, the api's own fields and the model's contract ask for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import Request
+
+from api.encoding import FORMATS
+from api.errors import ApiError, as_api_error
+from api.service import Service
+from api.trace import traceparent
+from broker_schemas.codec import digest
+from broker_schemas.contract import BadField, Contract, Order
+from broker_schemas.events import JobRequested
+from producer.submit import Submitted
+
+_COMMON = frozenset({"model", "input", "seed"})
+_OWN = frozenset({"response_format", "stream", "stream_format", "deadline_s", "user", "metadata"})
+# Fields that OpenAI's clients may send to any model: what they may say is for the contract to judge.
+_OPENAI = frozenset({"voice", "instructions", "speed"})
+_STREAM_FORMATS = ("sse", "audio")
+_DRAWN_SEEDS = 1 << 53  # seeds are drawn below what JavaScript's numbers hold exactly
+_IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}")
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request that can be served. `streamed`: None, "sse" or "audio"."""
+
+    body: dict[str, Any]
+    contract: Contract
+    order: Order
+    seed: int
+    deadline_s: float
+    response_format: str | None
+    streamed: str | None
+    user: str | None
+    metadata: dict[str, str] | None
+
+    def requested(self, owner: str, trace: str | None) -> JobRequested:
+        own = {"response_format": self.response_format, "user": self.user, "metadata": self.metadata}
+        return JobRequested(
+            model=self.contract.model,
+            input=self.order.input,
+            params=self.order.params,
+            seed=self.seed,
+            owner=owner,
+            deadline=int((time.time() + self.deadline_s) * 1000),
+            traceparent=trace,
+            extra={name: value for name, value in own.items() if value is not None},
+        )
+
+
+async def submit(service: Service, request: Request, owner: str, *, route: str) -> tuple[Ask, Submitted]:
+    """Read a request and make it a job; raises ApiError, BadField, Full, KeyReused."""
+    try:
+        ask = await _ask(service, await _body(request, service.settings.max_body_bytes))
+        submitted = await (await service.producer()).submit(
+            ask.requested(owner, traceparent(request.headers.getlist("traceparent"))),
+            reserve_bytes=ask.order.reserve_bytes,
+            body=ask.body,
+            idempotency_key=_idempotency_key(request),
+        )
+    except Exception as error:
+        _count_refusal(service, as_api_error(error))
+        raise
+    if submitted.created:
+        service.metrics.submissions.labels(ask.contract.model, route).inc()
+        service.accepted.add(submitted.id)
+    return ask, submitted
+
+
+def _count_refusal(service: Service, error: ApiError) -> None:
+    named = _COMMON | _OWN | _OPENAI | {"Idempotency-Key"}
+    named = named.union(*(contract.fields for contract in service.contracts.values()))
+    field = (error.param if error.param in named else "other") if error.param else "none"
+    service.metrics.refusals.labels(field, error.code).inc()
+
+
+def _idempotency_key(request: Request) -> str | None:
+    key = request.headers.get("idempotency-key")
+    if key is not None and not _IDEMPOTENCY_KEY.fullmatch(key):
+        raise BadField("Idempotency-Key", "Idempotency-Key must be 1 to 255 visible ASCII characters.")
+    return key
+
+
+async def _body(request: Request, limit: int) -> dict[str, Any]:
+    too_large = ApiError(
+        413, f"The body is over {limit} bytes: shorten it.", code="body_too_large", headers={"Connection": "close"}
+    )
+    if int(request.headers.get("content-length") or 0) > limit:
+        raise too_large
+    raw = bytearray()
+    async for piece in request.stream():
+        raw += piece
+        if len(raw) > limit:
+            raise too_large
+    return parse(bytes(raw))
+
+
+def parse(raw: bytes) -> dict[str, Any]:
+    """A body's JSON object; raises ApiError for what is none, or could not travel."""
+    try:
+        body = json.loads(raw, parse_constant=_no_constant)
+        digest(body)
+    except (ValueError, RecursionError, OverflowError) as error:
+        raise ApiError(400, f"The body is not JSON that can be taken: {error}.", code="invalid_json") from None
+    if not isinstance(body, dict):
+        message = 'The body must be a JSON object, such as {"model": "…", "input": "…"}.'
+        raise ApiError(400, message, code="invalid_json")
+    return body
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+async def _ask(service: Service, body: dict[str, Any]) -> Ask:
+    given = {name: value for name, value in body.items() if value is not None}
+    contract = service.contract(_text(given, "model", required=True))
+    _text(given, "input", required=True)
+    seed = _seed(given)
+    own = {
+        "deadline_s": _deadline(given, service.settings.deadline_s, service.settings.max_deadline_s),
+        "response_format": _response_format(given),
+        "streamed": _streamed(given),
+        "user": _text(given, "user", at_most=512),
+        "metadata": _metadata(given),
+    }
+    # A tokenizer may take its time. The contract comes first: where it refuses a field it knows what to do instead.
+    order = await asyncio.to_thread(contract.accept, {n: v for n, v in given.items() if n not in _OWN} | {"seed": seed})
+    known = _COMMON | _OWN | _OPENAI | contract.fields
+    for name in given:
+        if name not in known:
+            raise BadField(name, f"{name!r} means nothing to {contract.model}: leave it out. Known: {_listed(known)}.")
+    return Ask(body=body, contract=contract, order=order, seed=seed, **own)
+
+
+def _listed(names: frozenset[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+def _text(given: Mapping[str, Any], name: str, *, required: bool = False, at_most: int | None = None) -> str | None:
+    value = given.get(name)
+    if value is None:
+        if required:
+            raise BadField(name, f"{name} is missing: give it as a string.")
+        return None
+    if not isinstance(value, str):
+        raise BadField(name, f"{name} must be a string.")
+    if at_most is not None and len(value) > at_most:
+        raise BadField(name, f"{name} is {len(value)} characters long: at most {at_most} can be taken.")
+    return value
+
+
+def _seed(given: Mapping[str, Any]) -> int:
+    seed = given.get("seed")
+    if seed is None:
+        return secrets.randbelow(_DRAWN_SEEDS)
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 63:
+        raise BadField("seed", "seed must be a whole number from 0 to 2^63 - 1; leave it out to have one drawn.")
+    return seed
+
+
+def _deadline(given: Mapping[str, Any], default: float, longest: float) -> float:
+    seconds = given.get("deadline_s", default)
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds <= longest:
+        raise BadField("deadline_s", f"deadline_s must be a number of seconds, over 0 and at most {longest:g}.")
+    return float(seconds)
+
+
+def _response_format(given: Mapping[str, Any]) -> str | None:
+    name = given.get("response_format")
+    if name is not None and (not isinstance(name, str) or name not in FORMATS):
+        raise BadField("response_format", f"response_format {name!r} cannot be made: use one of {', '.join(FORMATS)}.")
+    return name
+
+
+def _streamed(given: Mapping[str, Any]) -> str | None:
+    stream, stream_format = given.get("stream", False), given.get("stream_format")
+    if not isinstance(stream, bool):
+        raise BadField("stream", "stream must be true or false.")
+    if stream_format is not None and stream_format not in _STREAM_FORMATS:
+        raise BadField("stream_format", "stream_format must be sse or audio.")
+    return stream_format or ("sse" if stream else None)
+
+
+def _metadata(given: Mapping[str, Any]) -> dict[str, str] | None:
+    metadata = given.get("metadata")
+    if metadata is None:
+        return None
+    fits = isinstance(metadata, dict) and len(metadata) <= 16
+    if not fits or not all(isinstance(v, str) and len(v) <= 512 and len(k) <= 64 for k, v in metadata.items()):
+        raise BadField("metadata", "metadata must be up to 16 pairs of strings: names up to 64, values up to 512 long.")
+    return metadata

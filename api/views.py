@@ -1,0 +1,100 @@
+"""Jobs and events as JSON. Times are Unix seconds by the broker's clock."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from broker_schemas.codec import Tensor
+from broker_schemas.contract import Contract
+from broker_schemas.events import Event
+from broker_schemas.job import JobState
+
+
+def job_view(state: JobState, contract: Contract | None) -> dict[str, Any]:
+    """What GET /v1/jobs/{id} answers, but for the queue position. `contract` is None for a model not served here."""
+    request = state.request
+    links = {name: f"/v1/jobs/{state.id}{path}" for name, path in _LINKS.items()}
+    return {
+        "id": state.id,
+        "object": "job",
+        "status": state.status.value,
+        "model": request.model,
+        "input": request.input,
+        "params": request.params,
+        "seed": request.seed,
+        "response_format": request.extra.get("response_format"),
+        "user": request.extra.get("user"),
+        "metadata": request.extra.get("metadata"),
+        "traceparent": request.traceparent,
+        "frames": state.frames,
+        "chunks": state.chunks,
+        "samples": state.samples,
+        "sample_rate": contract.sample_rate if contract else None,
+        "channels": contract.channels if contract else None,
+        "audio_seconds": state.samples / contract.sample_rate if contract else None,
+        "reason": state.reason,
+        "timings": _timings(state),
+        "attempts": state.attempts,
+        "error": _error(state),
+        "cancelled_by": state.cancelled_by,
+        "deadline_at": request.deadline / 1000,
+        # Until the job is final: when it will be gone at the latest.
+        "expires_at": ((state.ended_at or request.deadline) + request.ttl_ms) / 1000,
+        "links": links,
+    }
+
+
+_LINKS = {"self": "", "events": "/events", "stream": "/stream", "ws": "/ws", "audio": "/audio", "cancel": ""}
+
+
+def _timings(state: JobState) -> dict[str, Any]:
+    def seconds(at: int | None) -> float | None:
+        return None if at is None else at / 1000
+
+    def since_request(at: int | None) -> float | None:
+        return None if at is None else (at - state.requested_at) / 1000
+
+    return {
+        "requested_at": seconds(state.requested_at),
+        "admitted_at": {role: seconds(at) for role, at in state.admitted_at.items()},
+        "first_audio_at": seconds(state.first_chunk_at),
+        "ended_at": seconds(state.ended_at),
+        "queued_s": since_request(state.admitted_at.get("talker")),
+        "first_audio_s": since_request(state.first_chunk_at),
+        "total_s": since_request(state.ended_at),
+    }
+
+
+def _error(state: JobState) -> dict[str, Any] | None:
+    failed = state.error
+    return failed and {"code": failed.code, "message": failed.message, "retryable": failed.retryable}
+
+
+def event_view(event: Event) -> dict[str, Any]:
+    """One event of the log; unknown fields and types included."""
+    return {
+        "v": event.v,
+        "type": event.type,
+        "job": event.job,
+        "seq": event.seq,
+        "at": event.at / 1000,
+        "by": event.by,
+        "data": _plain(event.data),
+    }
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case Tensor():
+            shown = {"dtype": value.dtype, "shape": list(value.shape)}
+            return shown if value.dtype == "bfloat16" else shown | {"values": value.numpy().tolist()}
+        case dict():
+            return {str(name): _plain(item) for name, item in value.items()}
+        case list() | tuple():
+            return [_plain(item) for item in value]
+        case bytes():
+            return base64.b64encode(value).decode()
+        case None | bool() | int() | float() | str():
+            return value
+    return repr(value)  # an extension type of a newer version
