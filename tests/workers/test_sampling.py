@@ -55,7 +55,8 @@ def test_hash_equals_murmur3():
 def test_gumbel_equals_the_formula():
     rng = random.Random(2)
     keys = [(rng.randrange(2**63), rng.randrange(72_008), rng.randrange(16_385)) for _ in range(500)]
-    noise = sampling.gumbel(*(torch.tensor(column) for column in zip(*keys, strict=True)))
+    seeds, positions, candidates = (torch.tensor(column) for column in zip(*keys, strict=True))
+    noise = sampling.gumbel(sampling.draw_keys(seeds, positions), candidates)
     assert noise.dtype == torch.float64
     torch.testing.assert_close(
         noise, torch.tensor([expected_gumbel(*key) for key in keys], dtype=torch.float64), rtol=1e-14, atol=1e-14
@@ -64,8 +65,8 @@ def test_gumbel_equals_the_formula():
 
 @pytest.mark.parametrize("hashed", [0, UINT32_MAX])
 def test_gumbel_is_finite_at_both_ends(monkeypatch, hashed):
-    monkeypatch.setattr(sampling, "murmur3", lambda *blocks: torch.tensor([hashed]))
-    noise = sampling.gumbel(torch.tensor([1]), torch.tensor([1]), torch.tensor([1])).item()
+    monkeypatch.setattr(sampling, "_finish", lambda state, blocks: torch.tensor([hashed]))
+    noise = sampling.gumbel(torch.tensor([1]), torch.tensor([1])).item()
     assert noise == pytest.approx(-math.log(1.7976931348623157e308) if hashed == 0 else 32 * math.log(2))
 
 
@@ -83,7 +84,7 @@ def test_draw_equals_brute_force():
     logits = torch.randn(64, 1024, generator=generator) * 2.5
     seeds = torch.randint(0, 2**63 - 1, (64,), generator=generator)
     positions = torch.randint(0, 72_008, (64,), generator=generator)
-    drawn = sampling.draw_top_k(logits, seeds, positions, 50).tolist()
+    drawn = sampling.draw_top_k(logits, sampling.draw_keys(seeds, positions), 50).tolist()
     assert drawn == [
         brute_force(*job, 50) for job in zip(logits.tolist(), seeds.tolist(), positions.tolist(), strict=True)
     ]
@@ -94,15 +95,14 @@ def test_ties_with_the_last_stay_in():
     logits = torch.full((4000, 100), -30.0)
     logits[:, 10:13] = 1.0  # one above the k-th, and three that tie with it
     logits[:, 5] = 1.5
-    positions = torch.arange(4000)
-    drawn = sampling.draw_top_k(logits, torch.full((4000,), 7), positions, 2)
+    drawn = sampling.draw_top_k(logits, sampling.draw_keys(torch.tensor(7), torch.arange(4000)), 2)
     assert set(drawn.tolist()) == {5, 10, 11, 12}
 
 
 def test_frequencies_are_the_softmax_of_the_kept():
     logits = torch.tensor([2.0, 1.0, 0.0, -1.0, -2.0])
     draws = 40_000
-    drawn = sampling.draw_top_k(logits.expand(draws, 5), torch.full((draws,), 11), torch.arange(draws), 3)
+    drawn = sampling.draw_top_k(logits.expand(draws, 5), sampling.draw_keys(torch.tensor(11), torch.arange(draws)), 3)
     shares = torch.bincount(drawn, minlength=5) / draws
     torch.testing.assert_close(shares[:3], torch.softmax(logits[:3], 0), atol=0.01, rtol=0)
     assert shares[3:].tolist() == [0, 0]
@@ -112,24 +112,33 @@ def test_draws_do_not_depend_on_the_batch():
     generator = torch.Generator().manual_seed(5)
     logits = torch.randn(16, 16_385, generator=generator) * 2
     seeds = torch.randint(0, 2**63 - 1, (16,), generator=generator)
-    positions = torch.arange(0, 128, 8)
-    together = sampling.draw_top_k(logits, seeds, positions, 50)
+    keys = sampling.draw_keys(seeds, torch.arange(0, 128, 8))
+    together = sampling.draw_top_k(logits, keys, 50)
     for row in range(16):
-        alone = sampling.draw_top_k(logits[row : row + 1], seeds[row : row + 1], positions[row : row + 1], 50)
-        assert alone == together[row]
+        assert sampling.draw_top_k(logits[row : row + 1], keys[row : row + 1], 50) == together[row]
 
 
 def test_noise_does_not_depend_on_how_many_candidates_need_it():
     rows, candidates = torch.randint(0, 8, (97,)), torch.randint(0, 16_385, (97,))
-    seeds, positions = torch.arange(8) * 2**40 + 5, torch.arange(8) * 8
-    full = sampling.gumbel(seeds[:, None], positions[:, None], torch.arange(16_385))
-    assert torch.equal(sampling.gumbel(seeds[rows], positions[rows], candidates), full[rows, candidates])
+    keys = sampling.draw_keys(torch.arange(8) * 2**40 + 5, torch.arange(8) * 8)
+    full = sampling.gumbel(keys[:, None], torch.arange(16_385))
+    assert torch.equal(sampling.gumbel(keys[rows], candidates), full[rows, candidates])
 
 
-def test_logits_that_are_no_numbers_are_not_drawn():
-    logits = torch.tensor([[float("nan"), 0.0, 0.5, float("-inf")]]).expand(200, 4)
-    drawn = sampling.draw_top_k(logits, torch.full((200,), 3), torch.arange(200), 2)
-    assert set(drawn.tolist()) == {1, 2}
+def test_draw_among_named_candidates():
+    generator = torch.Generator().manual_seed(6)
+    logits = torch.randn(32, 1024, generator=generator)
+    keys = sampling.draw_keys(torch.arange(32), torch.tensor(9))
+    values, candidates = sampling.most_likely(logits, 50)
+    assert torch.equal(sampling.draw_top_k(values, keys, 50, candidates), sampling.draw_top_k(logits, keys, 50))
+
+
+def test_most_likely_keeps_ties_and_no_more():
+    logits = torch.tensor([[3.0, 1.0, 2.0, 2.0, 2.0, 0.0], [6.0, 5.0, 4.0, 3.0, 2.0, 1.0]])
+    values, candidates = sampling.most_likely(logits, 2)
+    kept = [set(row[value > -torch.inf].tolist()) for row, value in zip(candidates, values, strict=True)]
+    assert kept == [{0, 2, 3, 4}, {0, 1}]
+    assert all(torch.equal(logits[row][candidates[row]][:2], values[row][:2]) for row in range(2))
 
 
 def test_guidance():

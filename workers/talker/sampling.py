@@ -28,27 +28,43 @@ def murmur3(*blocks: Tensor | int) -> Tensor:
     """
     state: Tensor | int = 0
     for block in blocks:
-        mixed = ((block & _MASK) * 0xCC9E2D51) & _MASK
-        mixed = (_rotate(mixed, 15) * 0x1B873593) & _MASK
-        state = (_rotate(state ^ mixed, 13) * 5 + 0xE6546B64) & _MASK
-    state = state ^ (4 * len(blocks))
-    state = ((state ^ (state >> 16)) * 0x85EBCA6B) & _MASK
-    state = ((state ^ (state >> 13)) * 0xC2B2AE35) & _MASK
-    return state ^ (state >> 16)
+        state = _absorb(state, block)
+    return _finish(state, len(blocks))
+
+
+def _absorb(state: Tensor | int, block: Tensor | int) -> Tensor | int:
+    mixed = ((block & _MASK) * 0xCC9E2D51) & _MASK
+    mixed = (_rotate(mixed, 15) * 0x1B873593) & _MASK
+    return (_rotate(state ^ mixed, 13) * 5 + 0xE6546B64) & _MASK
 
 
 def _rotate(value: Tensor | int, by: int) -> Tensor | int:
     return ((value << by) | (value >> (32 - by))) & _MASK
 
 
-def uniform(seeds: Tensor, positions: Tensor, candidates: Tensor) -> Tensor:
-    """float64 in [0, 1], one for each (seed, position, candidate); int64 tensors that broadcast. 0 <= seed < 2**63."""
-    return murmur3(seeds, seeds >> 32, positions, candidates).to(torch.float64) / _MASK
+def _finish(state: Tensor | int, blocks: int) -> Tensor | int:
+    state = state ^ (4 * blocks)
+    state = ((state ^ (state >> 16)) * 0x85EBCA6B) & _MASK
+    state = ((state ^ (state >> 13)) * 0xC2B2AE35) & _MASK
+    return state ^ (state >> 16)
 
 
-def gumbel(seeds: Tensor, positions: Tensor, candidates: Tensor) -> Tensor:
-    """float64 Gumbel noise, one for each (seed, position, candidate); int64 tensors that broadcast."""
-    log = uniform(seeds, positions, candidates).log_().clamp_(_LOG_FLOOR, _LOG_CEILING)
+def draw_keys(seeds: Tensor, positions: Tensor) -> Tensor:
+    """What a draw's candidates are hashed with: the hash's state after seed and position.
+
+    Args:
+        seeds, positions: int64, broadcast; 0 <= seed < 2**63, and a position is unique within a job.
+
+    Returns:
+        int64, of the broadcast shape.
+    """
+    return _absorb(_absorb(_absorb(0, seeds), seeds >> 32), positions)
+
+
+def gumbel(keys: Tensor, candidates: Tensor) -> Tensor:
+    """float64 Gumbel noise of each candidate of a draw; int64 tensors that broadcast."""
+    hashed = _finish(_absorb(keys, candidates), 4)
+    log = (hashed.to(torch.float64) / _MASK).log_().clamp_(_LOG_FLOOR, _LOG_CEILING)
     return log.neg_().log_().neg_()
 
 
@@ -57,36 +73,43 @@ def guide(conditional: Tensor, unconditional: Tensor, scale: float) -> Tensor:
     return unconditional + (conditional - unconditional) * scale
 
 
-def below_top(logits: Tensor, k: int) -> Tensor:
-    """(rows, candidates) bool: which candidates lie below their row's k-th highest; ties with it do not."""
-    threshold = torch.topk(logits, min(k, logits.shape[-1]), dim=-1).values[..., -1:]
-    return logits < threshold
-
-
-def draw_top_k(logits: Tensor, seeds: Tensor, positions: Tensor, k: int) -> Tensor:
-    """Draw one candidate a row from its k most likely.
+def most_likely(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Each row's k most likely candidates, and those that tie with the k-th.
 
     Args:
-        logits: (rows, candidates); -inf is never drawn while a row has k others.
-        seeds, positions: (rows,) int64. A position is unique within a job.
-        k: ties with the k-th stay in.
+        logits: (rows, candidates).
+
+    Returns:
+        (values, candidates), of one shape (rows, at least k): values that are not among them are -inf.
+    """
+    k = min(k, logits.shape[-1])
+    if logits.is_cuda:  # how many tie would have to be waited for
+        threshold = torch.topk(logits, k, dim=-1).values[:, -1:]
+        everyone = torch.arange(logits.shape[-1], device=logits.device).expand_as(logits)
+        return logits.masked_fill(logits < threshold, -torch.inf), everyone
+    width = min(k + 1, logits.shape[-1])
+    values, candidates = torch.topk(logits, width, dim=-1)
+    threshold = values[:, k - 1 : k]
+    if width > k and bool((values[:, k:] == threshold).any()):
+        width = int((logits >= threshold).sum(dim=-1).max())
+        values, candidates = torch.topk(logits, width, dim=-1)
+        return values.masked_fill_(values < threshold, -torch.inf), candidates
+    return values[:, :k], candidates[:, :k]
+
+
+def draw_top_k(logits: Tensor, keys: Tensor, k: int, candidates: Tensor | None = None) -> Tensor:
+    """Draw one candidate a row from its k most likely; ties with the k-th stay in.
+
+    Args:
+        logits: (rows, n); -inf is never drawn where a row has anything else.
+        keys: (rows,), of `draw_keys`.
+        candidates: (rows, n) int64, which candidates the logits are of; 0..n-1 where not given.
 
     Returns:
         (rows,) int64, the candidates drawn.
     """
-    values = torch.nan_to_num(logits.float(), nan=-1e9, posinf=1e9, neginf=-1e9)
-    out = below_top(values, k)
-    if logits.device.type == "cpu":
-        return _draw_kept(values, ~out, seeds, positions)
-    candidates = torch.arange(values.shape[-1], device=values.device)
-    scores = values.masked_fill(out, -torch.inf) + gumbel(seeds[:, None], positions[:, None], candidates)
-    return scores.argmax(dim=-1)
-
-
-def _draw_kept(values: Tensor, kept: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
-    """The same draw with noise for the kept candidates only; needs their number, which on a GPU would stall the step."""
-    rows, candidates = kept.nonzero(as_tuple=True)
-    scores = torch.full(values.shape, -torch.inf, dtype=torch.float64)
-    noise = gumbel(seeds[rows], positions[rows], candidates)
-    scores[rows, candidates] = values[rows, candidates] + noise
-    return scores.argmax(dim=-1)
+    values, kept = most_likely(logits, k)
+    if candidates is not None:
+        kept = candidates.gather(-1, kept)
+    scores = values + gumbel(keys[:, None], kept)
+    return kept.gather(-1, scores.argmax(dim=-1, keepdim=True))[:, 0]

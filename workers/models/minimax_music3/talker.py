@@ -18,7 +18,7 @@ from workers.models.minimax_music3.prompt import build_prompt, unconditional
 from workers.models.minimax_music3.tokenizer import encode, load_tokenizer
 from workers.runners.torch_qwen3 import Qwen3, Qwen3Config
 from workers.talker.frames import FrameHistory
-from workers.talker.sampling import below_top, draw_top_k, guide
+from workers.talker.sampling import draw_keys, draw_top_k, guide, most_likely
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _OPTIONS = frozenset({"device", "dtype", "max_jobs"})
@@ -97,9 +97,9 @@ class MusicTalker:
         """(drawing,) int64: 0 is the end, 1 + code the codes."""
         logits = F.linear(hidden.flatten(0, 1), self._head).view(*hidden.shape[:2], -1)
         conditional, other = logits[:, draw.slots].float()
-        guided = guide(conditional, other, config.GUIDANCE)
-        guided.masked_fill_(below_top(conditional, config.TOP_K), -torch.inf)
-        return draw_top_k(guided, draw.seeds, draw.positions(0), config.TOP_K)
+        values, candidates = most_likely(conditional, config.TOP_K)
+        guided = guide(values, other.gather(-1, candidates), config.GUIDANCE)
+        return draw_top_k(guided, draw.keys[:, 0], config.TOP_K, candidates)
 
     def _draw_residual(self, hidden: Tensor, codes: Tensor, draw: _Drawing) -> Tensor:
         """Fill in c1..c7 of the jobs that draw; the conditioning of all, (jobs, hidden) float32."""
@@ -117,7 +117,7 @@ class MusicTalker:
             if draw.slots.numel():
                 logits = depth.audio_heads[codebook - 1](state.flatten(0, 1)).view(rows, jobs, -1)
                 guided = guide(*logits[:, draw.slots].float(), config.GUIDANCE)
-                codes[draw.slots, codebook] = draw_top_k(guided, draw.seeds, draw.positions(codebook), config.TOP_K)
+                codes[draw.slots, codebook] = draw_top_k(guided, draw.keys[:, codebook], config.TOP_K)
             if codebook < config.CODEBOOKS - 1:
                 embedded = depth.projection(depth.embed(codes[:, codebook], codebook))
                 projected = embedded.repeat(rows, 1).unsqueeze(1)
@@ -128,15 +128,14 @@ class MusicTalker:
 
 
 class _Drawing:
-    """The jobs that draw in this step, rather than repeat."""
+    """The jobs that draw in this step, rather than repeat: their slots, and the keys of their draws by codebook."""
 
     def __init__(self, slots: list[int], jobs: list[FrameHistory | None], device: torch.device) -> None:
         self.slots = torch.tensor(slots, dtype=torch.int64, device=device)
-        self.seeds = torch.tensor([jobs[slot].request.seed for slot in slots], dtype=torch.int64, device=device)
-        self._draws = torch.tensor([jobs[slot].draw for slot in slots], dtype=torch.int64, device=device)
-
-    def positions(self, codebook: int) -> Tensor:
-        return self._draws * config.CODEBOOKS + codebook
+        seeds = torch.tensor([jobs[slot].request.seed for slot in slots], dtype=torch.int64, device=device)
+        draws = torch.tensor([jobs[slot].draw for slot in slots], dtype=torch.int64, device=device)
+        positions = draws[:, None] * config.CODEBOOKS + torch.arange(config.CODEBOOKS, device=device)
+        self.keys = draw_keys(seeds[:, None], positions)
 
 
 def load_talker(folder: Path, settings: dict[str, Any]) -> MusicTalker:
