@@ -19,7 +19,7 @@ from compose.sse import Message, messages
 from compose.trouble import FAILED, INTERRUPTED, UNREACHABLE, USAGE, Trouble
 from compose.wav import WavWriter
 
-_FINAL = ("completed", "failed", "cancelled")
+_ENDS = ("completed", "failed", "cancelled", "expired")  # events that end a stream
 _TRIES = 5  # connections in a row that bring nothing, before a stream is given up
 
 
@@ -71,7 +71,7 @@ class Api:
                     for message in messages(answer.iter_lines()):
                         last, tries = message.id or last, 0
                         yield message
-                        if message.event.startswith("job."):
+                        if message.event in _ENDS:
                             return
             except httpx.HTTPError as error:
                 tries += 1
@@ -170,8 +170,8 @@ def hear(api: Api, job: str, out: Path | None, began: float) -> Song:
                 wav.write(message.pcm())
                 audio = wav.samples / rate
                 first = first or time.perf_counter() - began
-            elif message.event.startswith("job."):
-                status = message.event.removeprefix("job.")
+            elif message.event in _ENDS:
+                status = message.event
             progress.show(audio, time.perf_counter() - began)
     return Song(job, status, audio, first, time.perf_counter() - began)
 

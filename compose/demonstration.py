@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 
 from compose.client import Api, hear, song_body
-from compose.serve import listening_socket
+from compose.listening import listening_socket
 from compose.trouble import FAILED, Trouble
 
 _READY_S = 300.0

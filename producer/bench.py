@@ -14,6 +14,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,14 +115,23 @@ class Listener:
             job = None
             body = {**body, "response_format": "pcm", "stream_format": "audio"}
             request = self._client.stream("POST", "/v1/audio/speech", json=body)
-        async with request as answer:
-            await _refuse_errors(answer)
-            async for pcm in answer.aiter_bytes():
-                yield pcm
-        if job is not None:
+        try:
+            async with request as answer:
+                await _refuse_errors(answer)
+                async for pcm in answer.aiter_bytes():
+                    yield pcm
+        except httpx.HTTPError as cut:
+            raise BadServer(await self._why(job) or str(cut) or type(cut).__name__) from cut
+
+    async def _why(self, job: str | None) -> str | None:
+        """Why a job's stream was cut, where the job knows."""
+        if job is None:
+            return None
+        with suppress(httpx.HTTPError, ValueError):
             ended = (await self._client.get(f"/v1/jobs/{job}")).json()
-            if ended.get("status") != "completed":
-                raise BadServer(f"the job ended as {ended.get('status')}: {ended.get('error')}")
+            if ended["status"] in ("failed", "cancelled"):
+                return f"{ended['status']}: {(ended.get('error') or {}).get('message', '')}".rstrip(": ")
+        return None
 
 
 async def _refuse_errors(answer: httpx.Response) -> None:

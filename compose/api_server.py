@@ -1,0 +1,57 @@
+"""The api as a server of this process: its contracts from the model families, its signals from `Stop`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from api.app import create_app
+from api.server import Server
+from api.settings import ApiSettings
+from broker_schemas.connection import Broker
+from compose.checkpoint import family_named
+from compose.trouble import USAGE, Trouble
+from producer.submit import Limits
+from workers.settings import Settings
+
+
+class ApiServer(Server):
+    """Ends by `finish()`, from any thread or signal handler, and takes no signals of its own."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    def finish(self) -> None:
+        self.should_exit = True
+
+
+def api_server(args: argparse.Namespace, broker: Broker, settings: Settings) -> ApiServer:
+    """The api of one model. Raises Trouble."""
+    contract = family_named(settings.family).contract(settings.checkpoint)
+    try:
+        app = create_app(broker, {settings.model: contract}, _api_settings(args))
+    except ValueError as error:
+        raise Trouble(str(error), USAGE) from error
+    return ApiServer(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            log_level="debug" if args.log_level == "debug" else "warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=max(1, int(args.grace)),
+        )
+    )
+
+
+def _api_settings(args: argparse.Namespace) -> ApiSettings:
+    keys = (args.api_keys or "").split(",")
+    return ApiSettings(
+        api_keys=tuple(key.strip() for key in keys if key.strip()),
+        limits=Limits(max_jobs=args.max_jobs, max_bytes=args.max_bytes, ttl_s=args.ttl),
+        deadline_s=args.deadline,
+    )

@@ -1,0 +1,75 @@
+"""A checkpoint, and servers as a user starts them: the real command, in processes of its own."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+from compose import checkpoint
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory):
+    """A tiny random checkpoint."""
+    folder = tmp_path_factory.mktemp("checkpoints") / "tiny"
+    checkpoint.make("minimax_music3", "tiny", 0, folder)
+    return folder
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return sock.getsockname()[1]
+
+
+def songline(*argv, **options):
+    """Start the command; `wait()` or `communicate()` for its end."""
+    return subprocess.Popen([sys.executable, "-m", "compose.cli", *map(str, argv)], text=True, **options)
+
+
+def run(*argv, url=None, stdin=None):
+    """A command's (exit code, output, errors)."""
+    flags = ["--url", url] if url else []
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.PIPE}
+    process = songline(*argv, *flags, **pipes)
+    out, err = process.communicate(stdin, timeout=120)
+    return process.returncode, out, err
+
+
+@contextmanager
+def serving(*argv, environ=()):
+    """A server by its command line, ready: (process, URL). It is stopped at the end, if it still runs."""
+    port = free_port()
+    process = songline(*argv, "--port", port, env={**os.environ, **dict(environ)})
+    try:
+        url = f"http://127.0.0.1:{port}"
+        await_ready(url, process)
+        yield process, url
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def await_ready(url, process, timeout_s=90):
+    deadline = time.monotonic() + timeout_s
+    answer = None
+    while time.monotonic() < deadline:
+        assert process.poll() is None, "the server ended before it was ready"
+        try:
+            answer = httpx.get(f"{url}/ready", timeout=2)
+            if answer.status_code == 200:
+                return
+        except httpx.HTTPError:
+            pass
+        time.sleep(0.1)
+    raise AssertionError(f"not ready within {timeout_s} s: {answer and json.dumps(answer.json())}")
