@@ -19,7 +19,7 @@ from diffusers.modular_pipelines.modular_pipeline import PipelineState
 
 from tests.tiny_checkpoint import tiny_checkpoint
 from workers.models.minimax_music3 import config
-from workers.models.minimax_music3.acoustic import MusicAcoustic, Overlap, load_acoustic, load_module
+from workers.models.minimax_music3.acoustic import MusicAcoustic, load_acoustic, load_module
 from workers.models.minimax_music3.noise import solver_noise
 
 TOLERANCE = 1e-5
@@ -119,8 +119,7 @@ def run_windows(acoustic: MusicAcoustic, conditioning: np.ndarray) -> tuple[list
             solved = acoustic.solve(condition, noise, previous, check=lambda: None)
             waveforms.append(acoustic.waveform(solved, first=index == 0, last=end == frames))
             latents.append(solved)
-            shared = slice(solved.shape[-1] - 344, solved.shape[-1] - 172)
-            previous = Overlap(solved[..., shared], condition[:, shared])
+            previous = acoustic.overlap(solved, condition)
     return latents, np.concatenate(waveforms, axis=1)
 
 

@@ -70,20 +70,23 @@ class MusicAcoustic:
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Decode one window: see `AcousticModel.window`.
 
-        The state holds `latents` (channels, n) and `condition` (n, width), the overlap as float32, and the resampler's.
+        The state holds `latents` (channels, n) and `condition` (n, width), the overlap as float32, and what `resample`
+        says.
 
         Raises:
             ValueError: the conditioning or the state is not that of this window.
             Dropped: from `check`.
         """
         self._validate(conditioning, index, last, state)
-        previous = self._overlap(state) if index > 0 else None
+        previous = self._restored(state) if index > 0 else None
         condition = self.condition(conditioning, previous)
         noise = torch.from_numpy(solver_noise(seed, index, self.latent_channels, condition.shape[1]))
         latents = self.solve(condition, noise[None].to(self._device, self._dtype), previous, check)
         waveform = self.waveform(latents, first=index == 0, last=last)
-        samples, stream = resample(waveform.T, state.get("resampler", {}), last=last)
-        return _pcm(samples), {} if last else self._state(latents, condition) | {"resampler": stream}
+        samples, stream = resample(waveform.T, state, last=last)
+        if last:
+            return _pcm(samples), {}
+        return _pcm(samples), self._stored(self.overlap(latents, condition)) | stream
 
     def _validate(self, conditioning: np.ndarray, index: int, last: bool, state: dict[str, Any]) -> None:
         frames = len(conditioning)
@@ -94,7 +97,8 @@ class MusicAcoustic:
         if not 0 < frames <= config.PLAN.window or (frames < config.PLAN.window and not last):
             raise ValueError(f"window {index} (last: {last}) cannot have {frames} frames")
         if (index > 0) != bool(state):
-            raise ValueError(f"window {index} needs {'its predecessor' if index else 'no'} state")
+            needed = "its predecessor's" if index > 0 else "no"
+            raise ValueError(f"window {index} needs {needed} state")
 
     def condition(self, conditioning: np.ndarray, previous: Overlap | None) -> Tensor:
         """(frames, width) float32, the slices mixed -> (1, latents, condition width), the previous window's spliced in."""
@@ -153,19 +157,21 @@ class MusicAcoustic:
         right = 0 if last else config.CROP_RIGHT_LATENTS * config.LATENT_SAMPLES
         return sound[:, left : sound.shape[-1] - right].float().clamp(-1.0, 1.0).cpu().numpy()
 
-    def _state(self, latents: Tensor, condition: Tensor) -> dict[str, np.ndarray]:
+    def overlap(self, latents: Tensor, condition: Tensor) -> Overlap:
+        """What the next window shares with the one of these latents and this condition."""
         end = latents.shape[-1]
-        kept = slice(end - 2 * config.OVERLAP_LATENTS, end - config.OVERLAP_LATENTS)
+        start, stop = (max(0, end - length * config.OVERLAP_LATENTS) for length in (2, 1))
+        return Overlap(latents[..., start:stop], condition[:, start:stop])
+
+    def _stored(self, overlap: Overlap) -> dict[str, np.ndarray]:
         return {
-            "latents": latents[0, :, kept].float().cpu().numpy().copy(),
-            "condition": condition[0, kept].float().cpu().numpy().copy(),
+            name: np.array(tensor[0].float().cpu().numpy(), order="C") for name, tensor in overlap._asdict().items()
         }
 
-    def _overlap(self, state: dict[str, Any]) -> Overlap:
-        latents, condition = (
-            torch.from_numpy(np.array(state[name]))[None].to(self._device, self._dtype) for name in ("latents", "condition")
+    def _restored(self, state: dict[str, Any]) -> Overlap:
+        return Overlap(
+            *(torch.from_numpy(np.array(state[name]))[None].to(self._device, self._dtype) for name in Overlap._fields)
         )
-        return Overlap(latents, condition)
 
 
 def _pcm(samples: np.ndarray) -> np.ndarray:

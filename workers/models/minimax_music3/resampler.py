@@ -46,7 +46,7 @@ def resample(samples: np.ndarray, state: dict[str, Any], *, last: bool) -> tuple
 
     Args:
         samples: (n, channels) float32 at 44.1 kHz, n >= 0.
-        state: what the previous call returned; {} at the start.
+        state: what the previous call returned, maybe among other keys; {} at the start.
         last: whether the stream ends here, and silence follows.
 
     Returns:

@@ -1,0 +1,224 @@
+"""MiniMax-Music3's acoustic stage: the same bytes whatever ran before, and state that can be stored and taken up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from broker_schemas.codec import Tensor, pack, unpack
+from tests.tiny_checkpoint import tiny_checkpoint
+from workers.models.family import Dropped
+from workers.models.minimax_music3 import config
+from workers.models.minimax_music3.acoustic import MusicAcoustic, load_acoustic
+from workers.models.minimax_music3.noise import solver_noise
+from workers.models.minimax_music3.resampler import resample, resampled_length
+
+STEPS = 3  # enough to tell windows apart, and quick
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def acoustic() -> MusicAcoustic:
+    return load_acoustic(tiny_checkpoint(), {"solver_steps": STEPS})
+
+
+def conditioning(frames: int, seed: int = 0) -> np.ndarray:
+    return (0.2 * np.random.default_rng(seed).standard_normal((frames, 64))).astype(np.float32)
+
+
+def never() -> None:
+    pass
+
+
+def window(acoustic: MusicAcoustic, song: np.ndarray, index: int, state: dict, seed: int = 5):
+    start, end = config.PLAN.bounds(index, len(song))
+    return acoustic.window(song[start:end], index=index, last=end == len(song), seed=seed, state=state, check=never)
+
+
+def play(acoustic: MusicAcoustic, song: np.ndarray, between: Callable[[dict], dict] = lambda state: state) -> bytes:
+    state, pcm = {}, []
+    for index in range(config.PLAN.count(len(song))):
+        samples, state = window(acoustic, song, index, state)
+        assert samples.dtype == np.int16
+        assert samples.shape[1] == 2
+        pcm.append(samples)
+        state = between(state)
+    return np.concatenate(pcm).tobytes()
+
+
+def stored(state: dict) -> dict:
+    """A state as it comes back from the broker."""
+    unpacked = unpack(pack(state))
+    return {name: value.numpy() if isinstance(value, Tensor) else value for name, value in unpacked.items()}
+
+
+def test_stored_state_gives_the_same_bytes(acoustic) -> None:
+    song = conditioning(310)
+    assert play(acoustic, song, stored) == play(acoustic, song)
+
+
+def test_other_songs_in_between_change_nothing(acoustic) -> None:
+    song, other = conditioning(210), conditioning(57, seed=1)
+
+    def distracted(state: dict) -> dict:
+        play(acoustic, other)
+        torch.manual_seed(99)
+        torch.rand(7)
+        return state
+
+    assert play(acoustic, song, distracted) == play(acoustic, song)
+
+
+def test_a_second_model_gives_the_same_bytes(acoustic) -> None:
+    again = load_acoustic(tiny_checkpoint(), {"solver_steps": STEPS})
+    song = conditioning(250)
+    assert play(again, song) == play(acoustic, song)
+
+
+def test_a_window_done_again_gives_the_same_bytes_and_leaves_its_state(acoustic) -> None:
+    song = conditioning(310)
+    _, state = window(acoustic, song, 0, {})
+    before = pack(state)
+    first, first_state = window(acoustic, song, 1, state)
+    second, second_state = window(acoustic, song, 1, state)
+    assert first.tobytes() == second.tobytes()
+    assert pack(first_state) == pack(second_state)
+    assert pack(state) == before
+
+
+def test_the_input_is_not_written_to(acoustic) -> None:
+    song = conditioning(250)
+    song.flags.writeable = False
+    play(acoustic, song)
+
+
+def test_whole_song_resampled_at_once_is_the_windows_resampled_one_by_one(acoustic) -> None:
+    song = conditioning(310)
+    waveforms, previous = [], None
+    with torch.inference_mode():
+        for index in range(config.PLAN.count(len(song))):
+            start, end = config.PLAN.bounds(index, len(song))
+            condition = acoustic.condition(song[start:end], previous)
+            noise = torch.from_numpy(solver_noise(5, index, acoustic.latent_channels, condition.shape[1]))[None]
+            latents = acoustic.solve(condition, noise, previous, never)
+            waveforms.append(acoustic.waveform(latents, first=index == 0, last=end == len(song)))
+            previous = acoustic.overlap(latents, condition)
+    whole, _ = resample(np.concatenate(waveforms, axis=1).T, {}, last=True)
+    assert np.rint(whole * 32_767).clip(-32_768, 32_767).astype(np.int16).tobytes() == play(acoustic, song)
+
+
+@pytest.mark.parametrize("frames", [1, 57, 199, 200, 201, 250, 300, 301])
+def test_length(frames: int, acoustic) -> None:
+    latents = 0
+    for index in range(config.PLAN.count(frames)):
+        start, end = config.PLAN.bounds(index, frames)
+        latents += config.latent_length(end - start)
+        latents -= config.CROP_LEFT_LATENTS * (index > 0) + config.CROP_RIGHT_LATENTS * (end < frames)
+    assert len(play(acoustic, conditioning(frames))) == resampled_length(latents * 512) * 2 * 2
+
+
+def test_seed_and_window_change_the_sound(acoustic) -> None:
+    song = conditioning(57)
+    one, _ = window(acoustic, song, 0, {}, seed=1)
+    two, _ = window(acoustic, song, 0, {}, seed=2)
+    assert np.abs(one.astype(int) - two).mean() > 100
+
+
+def test_overlaps_join_without_a_step(acoustic) -> None:
+    """Where one window's sound ends and the next begins, the signal moves no more than elsewhere."""
+    song = conditioning(300)
+    first, state = window(acoustic, song, 0, {})
+    second, _ = window(acoustic, song, 1, state)
+    joined = np.concatenate((first, second)).astype(float)
+    steps = np.abs(np.diff(joined, axis=0)).max(axis=1)
+    assert steps[len(first) - 12 : len(first) + 12].max() <= np.quantile(steps, 0.9999)
+
+
+@pytest.mark.parametrize("step", range(STEPS))
+def test_dropped_between_any_two_steps(step: int, acoustic) -> None:
+    asked = 0
+
+    def check() -> None:
+        nonlocal asked
+        asked += 1
+        if asked > step:
+            raise Dropped
+
+    song = conditioning(57)
+    with pytest.raises(Dropped):
+        acoustic.window(song, index=0, last=True, seed=5, state={}, check=check)
+    assert asked == step + 1
+    first = window(acoustic, song, 0, {})[0]
+    assert first.tobytes() == window(acoustic, song, 0, {})[0].tobytes()
+
+
+def test_no_flag_is_left_behind(acoustic) -> None:
+    def flags():
+        return (
+            torch.is_inference_mode_enabled(),
+            torch.is_grad_enabled(),
+            torch.get_default_dtype(),
+            torch.get_num_threads(),
+            torch.are_deterministic_algorithms_enabled(),
+            torch.get_float32_matmul_precision(),
+            torch.is_autocast_enabled("cpu"),
+            torch.initial_seed(),
+        )
+
+    before = flags()
+    play(acoustic, conditioning(57))
+    assert flags() == before
+
+
+def test_refuses_what_is_not_this_window(acoustic) -> None:
+    song = conditioning(250)
+    _, state = window(acoustic, song, 0, {})
+    with pytest.raises(ValueError, match="needs its predecessor's state"):
+        acoustic.window(song[100:], index=1, last=True, seed=0, state={}, check=never)
+    with pytest.raises(ValueError, match="needs no state"):
+        acoustic.window(song[:200], index=0, last=False, seed=0, state=state, check=never)
+    with pytest.raises(ValueError, match="cannot have 150 frames"):
+        acoustic.window(song[:150], index=0, last=False, seed=0, state={}, check=never)
+    with pytest.raises(ValueError, match="cannot have 201 frames"):
+        acoustic.window(song[:201], index=0, last=True, seed=0, state={}, check=never)
+    with pytest.raises(ValueError, match="cannot have 0 frames"):
+        acoustic.window(song[:0], index=0, last=True, seed=0, state={}, check=never)
+    with pytest.raises(ValueError, match=r"must be \(frames, 64\) float32"):
+        acoustic.window(song[:, :63], index=0, last=True, seed=0, state={}, check=never)
+    with pytest.raises(ValueError, match=r"must be \(frames, 64\) float32"):
+        acoustic.window(song.astype(np.float64), index=0, last=True, seed=0, state={}, check=never)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"steps": 3}, "unknown acoustic settings: steps"),
+        ({"dtype": "int8"}, "dtype must be one of float32, bfloat16"),
+        ({"solver_steps": 0}, "solver_steps must be a whole number from 1"),
+        ({"solver_steps": True}, "solver_steps must be a whole number from 1"),
+    ],
+)
+def test_refuses_settings(settings: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_acoustic(tiny_checkpoint(), settings)
+
+
+def test_tiny_is_faster_than_real_time_on_one_thread() -> None:
+    """A window in mid-song brings four seconds; CPU seconds, since others may share the machine."""
+    acoustic = load_acoustic(tiny_checkpoint(), {})
+    song = conditioning(400)
+    _, state = window(acoustic, song, 0, {})
+    start = time.process_time()
+    window(acoustic, song, 1, state)
+    assert time.process_time() - start < 2.0
