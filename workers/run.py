@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
@@ -11,70 +13,97 @@ from broker_schemas import keys
 from broker_schemas.connection import Broker
 from workers.acoustic.worker import AcousticWorker
 from workers.checkpoints import weights_digest
-from workers.models.family import load_family
+from workers.models.family import AcousticModel, TalkerModel, load_family
 from workers.owning import Ownership, worker_name
 from workers.profile import profile
 from workers.runners.torch_runner import TorchRunner
 from workers.settings import BadSettings, Settings
 from workers.sweep import Sweeper
-from workers.talker.worker import TalkerWorker
+from workers.talker.worker import Runner, TalkerWorker
 
 logger = logging.getLogger(__name__)
 
 
-def run_talker(broker: Broker, settings: Settings, stop: threading.Event, *, name: str | None = None) -> None:
-    """Serve as talker until `stop`; raises what ends it before that."""
-    torch.set_num_threads(settings.talker.threads)
-    family = load_family(settings.family)
-    if settings.talker.model_runner != "torch":
-        raise BadSettings(f"talker.model_runner {settings.talker.model_runner!r} is not known here: use torch")
-    talker = settings.talker
+@dataclass(frozen=True, slots=True)
+class LoadedTalker:
+    """A talker with its weights in memory, not yet at work."""
+
+    model: TalkerModel
+    runner: Runner
+    profile: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedAcoustic:
+    """An acoustic stage with its weights in memory, not yet at work."""
+
+    model: AcousticModel
+    profile: str
+
+
+def load_talker(settings: Settings) -> LoadedTalker:
+    """Raises BadSettings, and the checkpoint loader's errors."""
+    family, talker = load_family(settings.family), settings.talker
+    if talker.model_runner != "torch":
+        raise BadSettings(f"talker.model_runner {talker.model_runner!r} is not known here: use torch")
+    torch.set_num_threads(talker.threads)
     model = family.talker(settings.checkpoint, {"max_jobs": talker.max_jobs, **talker.options})
     runner = TorchRunner(
         model, max_jobs=talker.max_jobs, max_model_len=min(talker.max_model_len, model.context),
         prefill_chunk=talker.prefill_chunk,
     )  # fmt: skip
-    facts = {
-        "family": family.name,
-        "weights": weights_digest(settings.checkpoint, family.talker_components),
-        "runner": runner.profile(),
-        "options": talker.options,
-    }
-    ownership = _ownership(broker, keys.TALKER, settings, profile(keys.TALKER, **facts), name)
-    worker = TalkerWorker(ownership, runner, model, family, talker)
-    _serve(broker, worker.run, ownership, settings, stop)
+    weights = weights_digest(settings.checkpoint, family.talker_components)
+    facts = {"family": family.name, "weights": weights, "runner": runner.profile(), "options": talker.options}
+    return LoadedTalker(model, runner, profile(keys.TALKER, **facts))
 
 
-def run_acoustic(broker: Broker, settings: Settings, stop: threading.Event, *, name: str | None = None) -> None:
-    """Serve as acoustic worker until `stop`; raises what ends it before that."""
+def load_acoustic(settings: Settings) -> LoadedAcoustic:
+    """Raises the checkpoint loader's errors."""
+    family, options = load_family(settings.family), settings.acoustic.options
     torch.set_num_threads(settings.acoustic.threads)
+    model = family.acoustic(settings.checkpoint, options)
+    weights = weights_digest(settings.checkpoint, family.acoustic_components)
+    return LoadedAcoustic(model, profile(keys.ACOUSTIC, family=family.name, weights=weights, options=options))
+
+
+def run_talker(
+    broker: Broker, settings: Settings, stop: threading.Event, *, name: str | None = None,
+    loaded: LoadedTalker | None = None,
+) -> None:  # fmt: skip
+    """Serve as talker until `stop`; raises what ends it before that."""
+    loaded = loaded or load_talker(settings)
+    torch.set_num_threads(settings.talker.threads)
+    own = _ownership(broker, keys.TALKER, settings, loaded.profile, name)
     family = load_family(settings.family)
-    model = family.acoustic(settings.checkpoint, settings.acoustic.options)
-    facts = {
-        "family": family.name,
-        "weights": weights_digest(settings.checkpoint, family.acoustic_components),
-        "options": settings.acoustic.options,
-    }
-    ownership = _ownership(broker, keys.ACOUSTIC, settings, profile(keys.ACOUSTIC, **facts), name)
-    worker = AcousticWorker(ownership, model, family, settings.acoustic)
-    _serve(broker, worker.run, ownership, settings, stop)
+    _serve(broker, TalkerWorker(own, loaded.runner, loaded.model, family, settings.talker).run, own, settings, stop)
 
 
-def _ownership(broker: Broker, role: str, settings: Settings, digest: str, name: str | None) -> Ownership:
+def run_acoustic(
+    broker: Broker, settings: Settings, stop: threading.Event, *, name: str | None = None,
+    loaded: LoadedAcoustic | None = None,
+) -> None:  # fmt: skip
+    """Serve as acoustic worker until `stop`; raises what ends it before that."""
+    loaded = loaded or load_acoustic(settings)
+    torch.set_num_threads(settings.acoustic.threads)
+    own = _ownership(broker, keys.ACOUSTIC, settings, loaded.profile, name)
+    _serve(broker, AcousticWorker(own, loaded.model, load_family(settings.family), settings.acoustic).run, own, settings, stop)
+
+
+def _ownership(broker: Broker, role: str, settings: Settings, profile_digest: str, name: str | None) -> Ownership:
     return Ownership(
-        broker.client(), role=role, model=settings.model, worker=name or worker_name(role), profile=digest,
+        broker.client(), role=role, model=settings.model, worker=name or worker_name(role), profile=profile_digest,
         settings=settings.leases,
     )  # fmt: skip
 
 
-def _serve(broker: Broker, run, ownership: Ownership, settings: Settings, stop: threading.Event) -> None:
-    logger.info("%s serves %s, profile %s", ownership.worker, ownership.model, ownership.profile[:12])
+def _serve(
+    broker: Broker, run: Callable[[threading.Event], None], own: Ownership, settings: Settings, stop: threading.Event
+) -> None:
+    logger.info("%s serves %s, profile %s", own.worker, own.model, own.profile[:12])
     ended = threading.Event()
-    sweeper = Sweeper(broker.client(), name=ownership.worker, settings=settings.leases)
+    sweeper = Sweeper(broker.client(), name=own.worker, settings=settings.leases)
     threading.Thread(target=sweeper.run, args=(ended,), name="sweeper", daemon=True).start()
     try:
         run(stop)
     finally:
         ended.set()
-
-

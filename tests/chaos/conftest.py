@@ -1,0 +1,71 @@
+"""Worker processes on a redis-server that a test may kill."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from broker_schemas.connection import RedisBroker
+from producer.submit import JobIds, Limits, Producer
+from tests.redis_server import RedisServer
+
+
+class Nursery:
+    """Forks workers of one model; see tests/chaos/nursery.py."""
+
+    def __init__(self, url: str, model: str, log: Path) -> None:
+        root = Path(__file__).parents[2]
+        self.log = log
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.chaos.nursery", url, model], cwd=root, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.open("w"),
+        )  # fmt: skip
+        if "ready" not in self._process.stdout.readline():
+            raise RuntimeError(log.read_text())
+        self.pids: list[int] = []
+
+    def start(self, role: str) -> int:
+        self._process.stdin.write(f"{role}\n")
+        self._process.stdin.flush()
+        pid = int(self._process.stdout.readline())
+        self.pids.append(pid)
+        return pid
+
+    def kill(self, pid: int, how: int = signal.SIGKILL) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, how)
+
+    def close(self) -> None:
+        for pid in self.pids:
+            self.kill(pid, signal.SIGCONT)
+            self.kill(pid)
+        self._process.kill()
+        self._process.wait()
+
+
+@pytest.fixture
+def server(tmp_path):
+    server = RedisServer(tmp_path)
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def nursery(server, tmp_path):
+    nursery = Nursery(server.url, "instant", tmp_path / "workers.log")
+    yield nursery
+    nursery.close()
+
+
+@pytest.fixture
+async def patron(server):
+    """A producer on the test's own server."""
+    client = RedisBroker(server.url).async_client()
+    yield Producer(client, ids=JobIds(b"secret"), limits=Limits(ttl_s=60), name="test")
+    await client.aclose()
