@@ -1,0 +1,142 @@
+import asyncio
+
+import pytest
+
+from broker_schemas import keys
+from producer.submit import Full, JobIds, KeyReused, Limits, Producer, Unknown
+from tests.stand_ins import acoustic, request, running, talker
+
+
+async def test_the_same_idempotency_key_is_the_same_job(producer):
+    first = await producer.submit(request(seed=1), reserve_bytes=1, body={"a": 1}, idempotency_key="k")
+    again = await producer.submit(request(seed=2), reserve_bytes=1, body={"a": 1}, idempotency_key="k")
+    assert (first.created, again.created) == (True, False) and first.id == again.id
+    assert again.state.request.seed == 1
+    other_owner = await producer.submit(request(owner="b"), reserve_bytes=1, body={"a": 1}, idempotency_key="k")
+    assert other_owner.id != first.id and other_owner.created
+
+
+async def test_a_reused_key_with_another_body_is_refused(producer, broker):
+    await producer.submit(request(), reserve_bytes=1, body={"a": 1}, idempotency_key="k")
+    with pytest.raises(KeyReused):
+        await producer.submit(request(), reserve_bytes=1, body={"a": 2}, idempotency_key="k")
+    assert broker.client().zcard(keys.LIVE) == 1
+
+
+async def test_over_the_bound_nothing_is_written(producer, broker):
+    producer.limits = Limits(max_jobs=2, max_bytes=100)
+    for _ in range(2):
+        await producer.submit(request(), reserve_bytes=40, body=1)
+    before = len(broker.client().keys())
+    with pytest.raises(Full) as full:
+        await producer.submit(request(), reserve_bytes=1, body=1)
+    assert 1 <= full.value.retry_after <= 600
+    producer.limits = Limits(max_jobs=9, max_bytes=100)
+    with pytest.raises(Full):
+        await producer.submit(request(), reserve_bytes=21, body=1)
+    assert len(broker.client().keys()) == before
+    await producer.cancel((await producer.submit(request(), reserve_bytes=20, body=1)).id, by_whom="x")
+    await producer.submit(request(), reserve_bytes=20, body=1)
+
+
+async def test_retry_after_follows_the_pace_of_the_jobs(producer, broker):
+    client = broker.client()
+    now_ms = client.time()[0] * 1000
+    for age_s in (90, 60, 30, 0):
+        client.lpush(keys.RETIREMENTS, now_ms - age_s * 1000)
+    producer.limits = Limits(max_jobs=0)
+    with pytest.raises(Full) as full:
+        await producer.submit(request(), reserve_bytes=1, body=1)
+    assert 25 <= full.value.retry_after <= 31
+
+
+async def test_cancel_is_final_and_said_once(producer, broker):
+    job = (await producer.submit(request(), reserve_bytes=1, body=1)).id
+    first = await producer.cancel(job, by_whom="one")
+    second = await producer.cancel(job, by_whom="two")
+    assert first == second and second.cancelled_by == "one"
+    assert broker.client().xlen(keys.TOMBSTONES) == 1
+    with pytest.raises(Unknown):
+        await producer.cancel("job_none", by_whom="x")
+
+
+async def test_purge_forgets(producer, broker):
+    job = (await producer.submit(request(), reserve_bytes=1, body=1)).id
+    await producer.purge(job, "anonymous", by_whom="x")
+    with pytest.raises(Unknown):
+        await producer.jobs.state(job)
+    left = {key.decode() for key in broker.client().keys()}
+    shared = {keys.TOMBSTONES, keys.owners("instant"), keys.bell("instant", "talker"), keys.RETIREMENTS}
+    assert left <= shared | {keys.requests("instant", "anonymous")} and not any(job in key for key in left)
+
+
+async def test_owners_are_served_in_turn(producer, broker):
+    order = [(await producer.submit(request(owner="a", seed=n), reserve_bytes=1, body=n)).id for n in range(4)]
+    late = (await producer.submit(request(owner="b"), reserve_bytes=1, body=9)).id
+    from workers.inbox import Inbox
+
+    inbox = Inbox(broker.client(), role="talker", model="instant", worker="w", min_idle_s=60)
+    served = [inbox.next() for _ in range(6)]
+    assert served == [order[0], late, *order[1:], None]
+
+
+def test_job_ids_know_their_owner():
+    ids = JobIds(b"secret")
+    job = ids.new("a")
+    assert ids.issued_to(job, "a") and not ids.issued_to(job, "b")
+    assert not JobIds(b"other").issued_to(job, "a")
+    assert not any(ids.issued_to(bad, "a") for bad in ("", "job_", job[:-1], job + "x", job.upper()))
+    assert ids.new("a", "k") == ids.new("a", "k") != ids.new("b", "k")
+
+
+async def test_followers_may_come_at_any_time_and_any_number(producer, broker):
+    from tests.test_pipeline import listen, sha256
+
+    job = (await producer.submit(request(frames=430), reserve_bytes=1, body=1)).id
+    early = [asyncio.create_task(listen(producer, job)) for _ in range(5)]
+    await asyncio.sleep(0.05)
+    with running(talker(broker), acoustic(broker)):
+        heard = [await task for task in early]
+    heard.append(await listen(producer, job))
+    assert len({sha256(chunks) for _, chunks in heard}) == 1
+    assert len({tuple(event.seq for event in events) for events, _ in heard}) == 1
+    whole_events, whole_chunks = heard[0]
+    for cut in range(-1, len(whole_chunks)):
+        _, rest = await listen(producer, job, after_chunk=cut)
+        assert rest == whole_chunks[cut + 1 :]
+    events, chunks = await listen(producer, job, after_seq=3, sound=False)
+    assert [event.seq for event in events] == [event.seq for event in whole_events[3:]] and not chunks
+
+
+async def test_following_what_is_not_there(producer, broker):
+    from producer.follow import Expired
+
+    with pytest.raises(Unknown):
+        async for _ in producer.jobs.follow("job_none"):
+            pass
+    job = (await producer.submit(request(), reserve_bytes=1, body=1)).id
+    follower = producer.jobs.follow(job)
+    await anext(follower)
+    broker.client().delete(*keys.job_keys(job))
+    with pytest.raises(Expired):
+        await anext(follower)
+
+
+async def test_a_state_is_read_anew_when_the_broker_forgot(producer, broker):
+    client = broker.client()
+    job = (await producer.submit(request(), reserve_bytes=1, body=1)).id
+    before = {key: client.dump(key) for key in client.keys()} if hasattr(client, "dump") else None
+    await producer.cancel(job, by_whom="x")
+    assert (await producer.jobs.state(job)).status.final
+    client.flushall()
+    for key, value in before.items():
+        client.restore(key, 0, value)
+    assert not (await producer.jobs.state(job)).status.final
+
+
+async def test_a_producer_may_have_its_own_name(broker):
+    client = broker.async_client()
+    producer = Producer(client, ids=JobIds(b"s"), limits=Limits(), name="api-7")
+    job = (await producer.submit(request(), reserve_bytes=1, body=1)).id
+    assert (await producer.jobs.events(job))[0].by == "api-7"
+    await client.aclose()
