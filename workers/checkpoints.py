@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-WEIGHT_STEMS = ("model", "diffusion_pytorch_model")
+_INDEXES = ("modular_model_index.json", "model_index.json")
+_WEIGHT_STEMS = ("model", "diffusion_pytorch_model")
 
 _REPO_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _SHARD = re.compile(r"-\d{5}-of-\d{5}\.safetensors$")
@@ -32,47 +33,71 @@ class PartialDownload(CheckpointError):
     """Files of the checkpoint are missing or cut short; downloading it again completes it."""
 
 
-def resolve_checkpoint(name: str, revision: str | None = None, components: Iterable[str] = ()) -> Path:
-    """The local folder of a checkpoint.
+def resolve_checkpoint(name: str, revision: str | None = None) -> Path:
+    """The local folder of a checkpoint, its components whole.
 
     Args:
         name: a folder, or a Hugging Face repo id ("owner/name"). A repo is taken from the cache, and downloaded where
             the cache lacks it, unless HF_HUB_OFFLINE is set.
         revision: a branch, tag or commit; for repo ids only.
-        components: the folders that must be there, whole; only these are downloaded.
 
     Raises:
-        CheckpointError: no such folder or repo, or a component is missing.
+        CheckpointError: no such folder or repo, or a component without weights.
         PartialDownload: a component is there in part.
     """
-    components = tuple(components)
     if Path(name).is_dir():
         if revision is not None:
             raise CheckpointError(f"{name} is a folder: a revision ({revision!r}) can only be had of a repo id")
         folder = Path(name)
     elif _REPO_ID.fullmatch(name):
-        folder = _snapshot(name, revision, components)
+        folder = _snapshot(name, revision)
     else:
         raise CheckpointError(f"{name!r} is neither a folder nor a Hugging Face repo id (owner/name)")
-    for component in components:
-        _component_folder(folder, component)
-        if has_weights(folder, component):
-            weight_files(folder, component)
+    for component in _modules(folder):
+        weight_files(folder, component)
     return folder
 
 
-def _snapshot(repo: str, revision: str | None, components: tuple[str, ...]) -> Path:
-    from huggingface_hub import constants, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+def _modules(folder: Path) -> list[str]:
+    """The components that should have weights; where there is an index, only what it names belongs to the checkpoint."""
+    there = {path.parent.name for path in folder.glob("*/config.json")}  # a tokenizer or a scheduler has none
+    for index in _INDEXES:
+        if (folder / index).exists():
+            there &= set(_named_components(folder / index))
+    return sorted(there)
 
-    patterns = ["*.json", *(f"{component}/*" for component in components)] if components else None
+
+def _named_components(index: Path) -> list[str]:
+    return sorted(name for name, entry in _read_json(index).items() if isinstance(entry, list))
+
+
+def _snapshot(repo: str, revision: str | None) -> Path:
+    from huggingface_hub import constants, errors, snapshot_download
+
+    at = f"{repo} at revision {revision or 'main'}"
     try:
-        return Path(snapshot_download(repo, revision=revision, allow_patterns=patterns))
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
-        at = f"{repo} at revision {revision or 'main'}"
+        return Path(snapshot_download(repo, revision=revision, allow_patterns=_wanted(repo, revision)))
+    except getattr(errors, "IncompleteSnapshotError", ()) as error:
+        raise PartialDownload(f"the cache {constants.HF_HUB_CACHE} has {at} in part: {error}") from error
+    except (errors.LocalEntryNotFoundError, OSError) as error:
         if constants.HF_HUB_OFFLINE:
-            raise CheckpointError(f"{at} is not in the cache {constants.HF_HUB_CACHE}, and HF_HUB_OFFLINE is set") from error
+            where = constants.HF_HUB_CACHE
+            raise CheckpointError(f"{at} is not in the cache {where}, and HF_HUB_OFFLINE is set") from error
         raise CheckpointError(f"{at} cannot be downloaded: {error}") from error
+
+
+def _wanted(repo: str, revision: str | None) -> list[str] | None:
+    """What to download of a repo that may hold other formats of its weights too; None for all of it."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError
+
+    for index in _INDEXES:
+        try:
+            path = Path(hf_hub_download(repo, index, revision=revision))
+        except EntryNotFoundError:
+            continue
+        return [index, "config.json", *(f"{component}/*" for component in _named_components(path))]
+    return None
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -92,14 +117,6 @@ def _component_folder(folder: Path, component: str) -> Path:
     return path
 
 
-def has_weights(folder: Path, component: str) -> bool:
-    """Whether the component is one that comes with weights: a tokenizer or a scheduler is not."""
-    path = _component_folder(folder, component)
-    return any(
-        stray.name.startswith(stem) for stem in WEIGHT_STEMS for stray in path.iterdir() if ".safetensors" in stray.name
-    )
-
-
 def weight_files(folder: Path, component: str) -> list[Path]:
     """The component's safetensors files, all of them there.
 
@@ -109,10 +126,12 @@ def weight_files(folder: Path, component: str) -> list[Path]:
     """
     path = _component_folder(folder, component)
     cut = _cut_downloads(folder, component)
-    for stem in WEIGHT_STEMS:
+    for stem in _WEIGHT_STEMS:
         single, index = path / f"{stem}.safetensors", path / f"{stem}.safetensors.index.json"
         if single.exists():
             return [single]
+        if single.is_symlink():
+            raise PartialDownload(f"{single} points to a file that is not there")
         if index.exists() or index.is_symlink():
             return _shards(index, cut)
     loose = sorted(entry.name for entry in path.iterdir() if _SHARD.search(entry.name))
@@ -120,10 +139,7 @@ def weight_files(folder: Path, component: str) -> list[Path]:
         raise PartialDownload(f"{path} has shards ({_names(loose)}) but no index that says how many there are")
     if cut:
         raise PartialDownload(f"the download of {path} was cut short: {_names(cut)}")
-    wanted = " or ".join(f"{stem}.safetensors" for stem in WEIGHT_STEMS)
-    broken = [f"{stem}.safetensors" for stem in WEIGHT_STEMS if (path / f"{stem}.safetensors").is_symlink()]
-    if broken:
-        raise PartialDownload(f"{path / broken[0]} points to a file that is not there")
+    wanted = " or ".join(f"{stem}.safetensors" for stem in _WEIGHT_STEMS)
     raise CheckpointError(f"{path} has no weights: neither {wanted} nor an index of shards")
 
 
@@ -166,7 +182,7 @@ def load_component(folder: Path, component: str, device: str | torch.device = "c
             if name in tensors:
                 raise CheckpointError(f"{file.parent} has tensor {name!r} twice")
             tensors[name] = tensor
-    if _SHARD.search(files[0].name):
+    if files[0].stem not in _WEIGHT_STEMS:
         _match_index(files[0].parent, tensors)
     return tensors
 
@@ -180,7 +196,7 @@ def _read_tensors(file: Path, device: str | torch.device) -> list[tuple[str, tor
 
 
 def _match_index(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    [index] = [path / f"{stem}.safetensors.index.json" for stem in WEIGHT_STEMS if (path / f"{stem}.safetensors.index.json").exists()]
+    [index] = path.glob("*.safetensors.index.json")
     named = _weight_map(index).keys()
     if named != tensors.keys():
         raise CheckpointError(

@@ -88,7 +88,9 @@ def mixed(encoder: torch.nn.Module, hidden: torch.Tensor) -> np.ndarray:
     return ((weights[:, None] * by_slice).sum(dim=1) * encoder.layer_scale).detach().numpy()
 
 
-def run_reference(reference: SimpleNamespace, hidden: torch.Tensor, monkeypatch) -> tuple[list[torch.Tensor], np.ndarray]:
+def run_reference(
+    reference: SimpleNamespace, hidden: torch.Tensor, monkeypatch
+) -> tuple[list[torch.Tensor], np.ndarray]:
     """Latents of each window and the waveform (2, samples), with the noise that this project draws."""
     window = iter(range(10**6))
 

@@ -205,7 +205,9 @@ def load_acoustic(folder: Path, settings: dict[str, Any]) -> MusicAcoustic:
         load_module(folder, component, device, dtype) for component in config.ACOUSTIC_COMPONENTS
     )
     _check_shapes(condition_encoder, transformer, vocoder)
-    return MusicAcoustic(condition_encoder, transformer, fold_weight_norms(vocoder), solver_times(folder, steps, device))
+    return MusicAcoustic(
+        condition_encoder, transformer, fold_weight_norms(vocoder), solver_times(folder, steps, device)
+    )
 
 
 def load_module(folder: Path, component: str, device: torch.device, dtype: torch.dtype) -> torch.nn.Module:

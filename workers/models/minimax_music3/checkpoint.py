@@ -21,8 +21,6 @@ from torch import Tensor
 
 from workers.models.minimax_music3 import config
 
-SIZES = ("tiny", "true")
-
 _SHARD_BYTES = 4 * 1024**3
 _LOGIT_STD = 2.5
 _HIDDEN_RMS = 0.3  # of the two language models' hidden states: their last norm's weight
@@ -86,6 +84,9 @@ _TRUE = Size(
 )
 
 
+SIZES = {"tiny": _TINY, "true": _TRUE}
+
+
 @dataclass(frozen=True, slots=True)
 class Weight:
     """How a tensor is drawn: normal(mean, std), plus `eye` on the diagonal of its leading square, row `row` x `factor`."""
@@ -130,15 +131,20 @@ def make_checkpoint(folder: Path, size: str, seed: int, device: str = "cpu") -> 
         raise ValueError(f"no size {size!r}; there are: {', '.join(SIZES)}")
     if folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"{folder} is not empty")
-    widths = _TINY if size == "tiny" else _TRUE
+    widths = SIZES[size]
     on = torch.device(device)
 
     _write_language_model(folder / config.LANGUAGE_MODEL, widths, seed, on)
     for component, module, weights, dtype in (
-        (config.DEPTH_DECODER, _module(config.DEPTH_DECODER, widths.depth_decoder), _depth_decoder, widths.dtype),
-        (config.CONDITION_ENCODER, _module(config.CONDITION_ENCODER, widths.condition_encoder), _condition_encoder, None),
-        (config.TRANSFORMER, _module(config.TRANSFORMER, widths.transformer), _transformer, None),
-        (config.VOCODER, _module(config.VOCODER, widths.vocoder), _vocoder, None),
+        (config.DEPTH_DECODER, meta_module(config.DEPTH_DECODER, widths.depth_decoder), _depth_decoder, widths.dtype),
+        (
+            config.CONDITION_ENCODER,
+            meta_module(config.CONDITION_ENCODER, widths.condition_encoder),
+            _condition_encoder,
+            None,
+        ),
+        (config.TRANSFORMER, meta_module(config.TRANSFORMER, widths.transformer), _transformer, None),
+        (config.VOCODER, meta_module(config.VOCODER, widths.vocoder), _vocoder, None),
     ):
         module.save_config(folder / component)
         drawn = ((w.name, w.draw(component, seed, on).to(dtype or torch.float32)) for w in weights(module))
@@ -148,7 +154,7 @@ def make_checkpoint(folder: Path, size: str, seed: int, device: str = "cpu") -> 
     _write_index(folder)
 
 
-def _module(component: str, widths: dict[str, Any]) -> torch.nn.Module:
+def meta_module(component: str, widths: dict[str, Any]) -> torch.nn.Module:
     """The diffusers module, without memory: for its config and its names and shapes."""
     from workers.models.minimax_music3.acoustic import module_class
 
@@ -165,7 +171,7 @@ def _fan_in(shape: tuple[int, ...]) -> int:
     return math.prod(shape[1:])
 
 
-def _language_model(widths: dict[str, Any]) -> Iterator[Weight]:
+def language_model_weights(widths: dict[str, Any]) -> Iterator[Weight]:
     """Hugging Face's names and shapes of a Qwen3ForCausalLM, untied."""
     hidden, vocabulary, layers = widths["hidden_size"], widths["vocab_size"], widths["num_hidden_layers"]
     head = widths["head_dim"]
@@ -298,8 +304,10 @@ def _write_language_model(folder: Path, widths: Size, seed: int, device: torch.d
         "use_sliding_window": False,
     }
     _write_json(folder / "config.json", stated)
-    weights = _language_model(widths.language_model)
-    _write_shards(folder, "model", ((w.name, w.draw(config.LANGUAGE_MODEL, seed, device).to(widths.dtype)) for w in weights))
+    weights = language_model_weights(widths.language_model)
+    _write_shards(
+        folder, "model", ((w.name, w.draw(config.LANGUAGE_MODEL, seed, device).to(widths.dtype)) for w in weights)
+    )
 
 
 def _write_shards(folder: Path, stem: str, tensors: Iterable[tuple[str, Tensor]]) -> None:
@@ -320,7 +328,9 @@ def _write_shards(folder: Path, stem: str, tensors: Iterable[tuple[str, Tensor]]
         name = f"{stem}-{number:05}-of-{len(written):05}.safetensors"
         path.rename(folder / name)
         weight_map |= dict.fromkeys(names, name)
-    _write_json(folder / f"{stem}.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": weight_map})
+    _write_json(
+        folder / f"{stem}.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": weight_map}
+    )
 
 
 def _shards(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[dict[str, Tensor]]:
