@@ -59,7 +59,7 @@ def resolve_checkpoint(name: str, revision: str | None = None) -> Path:
 
 
 def _modules(folder: Path) -> list[str]:
-    """The components that should have weights; where there is an index, only what it names belongs to the checkpoint."""
+    """The components that should have weights; where there is an index, only what it names is of the checkpoint."""
     there = {path.parent.name for path in folder.glob("*/config.json")}  # a tokenizer or a scheduler has none
     for index in _INDEXES:
         if (folder / index).exists():
@@ -149,8 +149,8 @@ def _shards(index: Path, cut: list[str]) -> list[Path]:
     if missing:
         also = f"; cut short: {_names(cut)}" if cut else ""
         raise PartialDownload(
-            f"{index.parent} is a partial download: {len(missing)} of the {len(names)} files that {index.name} names are"
-            f" missing: {_names(missing)}{also}"
+            f"{index.parent} is a partial download: {len(missing)} of the {len(names)} files that {index.name} names"
+            f" are missing: {_names(missing)}{also}"
         )
     return [index.parent / name for name in names]
 

@@ -95,11 +95,11 @@ class TestResolve:
         assert resolve_checkpoint(str(folder)) == folder
 
     def test_a_folder_has_no_revision(self, folder: Path) -> None:
-        with pytest.raises(CheckpointError, match="is a folder: a revision"):
+        with pytest.raises(CheckpointError, match=r"is a folder: a revision"):
             resolve_checkpoint(str(folder), "v1")
 
     def test_nothing_there(self) -> None:
-        with pytest.raises(CheckpointError, match="neither a folder nor a Hugging Face repo id"):
+        with pytest.raises(CheckpointError, match=r"neither a folder nor a Hugging Face repo id"):
             resolve_checkpoint("/no/such/folder")
 
     @pytest.mark.parametrize("revision", [None, "main", COMMIT])
@@ -108,24 +108,24 @@ class TestResolve:
 
     def test_revision_that_the_cache_lacks(self, offline_cache: Path) -> None:
         with pytest.raises(
-            CheckpointError, match="someone/songs at revision v2 is not in the cache .*HF_HUB_OFFLINE is set"
+            CheckpointError, match=r"someone/songs at revision v2 is not in the cache .*HF_HUB_OFFLINE is set"
         ):
             resolve_checkpoint("someone/songs", "v2")
 
     def test_repo_that_the_cache_lacks(self, offline_cache: Path) -> None:
-        with pytest.raises(CheckpointError, match="someone/else at revision main is not in the cache"):
+        with pytest.raises(CheckpointError, match=r"someone/else at revision main is not in the cache"):
             resolve_checkpoint("someone/else")
 
     def test_partial_cache(self, offline_cache: Path) -> None:
         (offline_cache / "vocoder" / "diffusion_pytorch_model.safetensors").resolve().unlink()
         with pytest.raises(
-            PartialDownload, match="vocoder/diffusion_pytorch_model.safetensors points to a file that is not"
+            PartialDownload, match=r"vocoder/diffusion_pytorch_model.safetensors points to a file that is not"
         ):
             resolve_checkpoint("someone/songs")
 
     def test_weights_not_downloaded(self, offline_cache: Path) -> None:
         (offline_cache / "vocoder" / "diffusion_pytorch_model.safetensors").unlink()
-        with pytest.raises(CheckpointError, match="vocoder has no weights: neither model.safetensors or"):
+        with pytest.raises(CheckpointError, match=r"vocoder has no weights: neither model.safetensors or"):
             resolve_checkpoint("someone/songs")
 
     def test_what_the_index_does_not_name_is_not_asked_for(self, folder: Path) -> None:
@@ -146,7 +146,7 @@ class TestWeightFiles:
         names = shard(folder / "vocoder", 4)
         for name in names[1:3]:
             (folder / "vocoder" / name).unlink()
-        with pytest.raises(PartialDownload, match="2 of the 4 files") as caught:
+        with pytest.raises(PartialDownload, match=r"2 of the 4 files") as caught:
             load_component(folder, "vocoder")
         assert names[1] in str(caught.value)
         assert names[2] in str(caught.value)
@@ -155,7 +155,7 @@ class TestWeightFiles:
     def test_incomplete_file_is_named(self, folder: Path) -> None:
         single = folder / "vocoder" / "diffusion_pytorch_model.safetensors"
         single.rename(single.with_name(single.name + ".abc.incomplete"))
-        with pytest.raises(PartialDownload, match="cut short: diffusion_pytorch_model.safetensors.abc.incomplete"):
+        with pytest.raises(PartialDownload, match=r"cut short: diffusion_pytorch_model.safetensors.abc.incomplete"):
             weight_files(folder, "vocoder")
 
     def test_incomplete_download_into_a_folder_is_named(self, folder: Path) -> None:
@@ -164,25 +164,25 @@ class TestWeightFiles:
         begun = folder / ".cache" / "huggingface" / "download" / "vocoder"
         begun.mkdir(parents=True)
         (begun / "xyz.incomplete").touch()
-        with pytest.raises(PartialDownload, match="1 of the 2 files .*cut short: xyz.incomplete"):
+        with pytest.raises(PartialDownload, match=r"1 of the 2 files .*cut short: xyz.incomplete"):
             weight_files(folder, "vocoder")
 
     def test_truncated_file_is_named(self, folder: Path) -> None:
         single = folder / "vocoder" / "diffusion_pytorch_model.safetensors"
         single.write_bytes(single.read_bytes()[:-100])
-        with pytest.raises(PartialDownload, match="diffusion_pytorch_model.safetensors is cut short or broken"):
+        with pytest.raises(PartialDownload, match=r"diffusion_pytorch_model.safetensors is cut short or broken"):
             load_component(folder, "vocoder")
 
     def test_shards_without_an_index(self, folder: Path) -> None:
         shard(folder / "vocoder", 2)
         (folder / "vocoder" / "diffusion_pytorch_model.safetensors.index.json").unlink()
-        with pytest.raises(PartialDownload, match="has shards .* but no index"):
+        with pytest.raises(PartialDownload, match=r"has shards .* but no index"):
             weight_files(folder, "vocoder")
 
     def test_missing_component(self, folder: Path) -> None:
         shutil.rmtree(folder / "vocoder")
         with pytest.raises(
-            CheckpointError, match="no component 'vocoder'; it has: condition_encoder, rvq_depth_decoder"
+            CheckpointError, match=r"no component 'vocoder'; it has: condition_encoder, rvq_depth_decoder"
         ):
             load_component(folder, "vocoder")
 
@@ -194,7 +194,7 @@ class TestWeightFiles:
         stated["weight_map"]["conv_out.tilt"] = moved
         index.write_text(json.dumps(stated))
         with pytest.raises(
-            CheckpointError, match="only in the index: conv_out.tilt; only in the shards: conv_out.bias"
+            CheckpointError, match=r"only in the index: conv_out.tilt; only in the shards: conv_out.bias"
         ):
             load_component(folder, "vocoder")
 
@@ -211,12 +211,12 @@ class TestStrictLoading:
 
     def test_missing_key(self, folder: Path) -> None:
         self.change(folder, lambda tensors: tensors.pop("proj.bias"))
-        with pytest.raises(CheckpointError, match="condition_encoder do not fit its config: missing: proj.bias"):
+        with pytest.raises(CheckpointError, match=r"condition_encoder do not fit its config: missing: proj.bias"):
             self.load(folder)
 
     def test_unexpected_key(self, folder: Path) -> None:
         self.change(folder, lambda tensors: tensors.update({"proj.gain": torch.ones(1)}))
-        with pytest.raises(CheckpointError, match="unexpected: proj.gain"):
+        with pytest.raises(CheckpointError, match=r"unexpected: proj.gain"):
             self.load(folder)
 
     def test_every_shape_mismatch_is_listed(self, folder: Path) -> None:
@@ -237,7 +237,7 @@ class TestStrictLoading:
     def test_another_class_is_refused(self, folder: Path) -> None:
         stated = json.loads((folder / "vocoder" / "config.json").read_text())
         (folder / "vocoder" / "config.json").write_text(json.dumps(stated | {"_class_name": "AutoencoderKL"}))
-        with pytest.raises(CheckpointError, match="vocoder is a AutoencoderKL, not a MiniMaxMusic3Vocoder"):
+        with pytest.raises(CheckpointError, match=r"vocoder is a AutoencoderKL, not a MiniMaxMusic3Vocoder"):
             load_acoustic(folder, {})
 
     @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ class TestMaking:
     def test_refuses_a_full_folder_and_an_unknown_size(self, folder: Path, tmp_path: Path) -> None:
         with pytest.raises(FileExistsError):
             checkpoint.make_checkpoint(folder, "tiny", 0)
-        with pytest.raises(ValueError, match="no size 'huge'; there are: tiny, true"):
+        with pytest.raises(ValueError, match=r"no size 'huge'; there are: tiny, true"):
             checkpoint.make_checkpoint(tmp_path / "new", "huge", 0)
 
     def test_true_size_has_the_published_widths(self) -> None:

@@ -1,6 +1,7 @@
 """The resampler: torchaudio's kernel, and bytes that do not depend on how the stream is cut."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ def noise(samples: int, seed: int = 0) -> np.ndarray:
 def in_pieces(samples: np.ndarray, cuts: list[int]) -> bytes:
     state, pieces = {}, []
     bounds = [0, *sorted(cuts), len(samples)]
-    for number, (start, end) in enumerate(zip(bounds, bounds[1:], strict=False)):
+    for number, (start, end) in enumerate(pairwise(bounds)):
         piece, state = resample(samples[start:end], state, last=number == len(bounds) - 2)
         pieces.append(piece)
     return np.concatenate(pieces).tobytes()

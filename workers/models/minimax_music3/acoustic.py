@@ -101,7 +101,7 @@ class MusicAcoustic:
             raise ValueError(f"window {index} needs {needed} state")
 
     def condition(self, conditioning: np.ndarray, previous: Overlap | None) -> Tensor:
-        """(frames, width) float32, the slices mixed -> (1, latents, condition width), the previous window's spliced in."""
+        """(frames, width) float32, slices mixed -> (1, latents, condition width), the previous window's spliced in."""
         frames = torch.from_numpy(np.array(conditioning))[None].to(self._device)
         projected = self._condition_encoder.proj(frames.transpose(1, 2).to(self._condition_encoder.dtype))
         aligned = F.interpolate(projected, size=config.latent_length(len(conditioning)), mode="nearest")
@@ -151,7 +151,7 @@ class MusicAcoustic:
         return velocities[:1], velocities[1:]
 
     def waveform(self, latents: Tensor, *, first: bool, last: bool) -> np.ndarray:
-        """The window's own sound at 44.1 kHz: (2, samples) float32 in [-1, 1], what its neighbours bring cropped off."""
+        """The window's own sound at 44.1 kHz: (2, samples) float32 in [-1, 1], its neighbours' share cropped off."""
         sound = self._vocoder(latents.to(self._vocoder.dtype))[0]
         left = 0 if first else config.CROP_LEFT_LATENTS * config.LATENT_SAMPLES
         right = 0 if last else config.CROP_RIGHT_LATENTS * config.LATENT_SAMPLES
@@ -184,7 +184,7 @@ def load_acoustic(folder: Path, settings: dict[str, Any]) -> MusicAcoustic:
 
     Args:
         folder: the checkpoint.
-        settings: `device` (default "cpu"), `dtype` ("float32", the default, or "bfloat16"), `solver_steps` (default 30).
+        settings: `device` ("cpu"), `dtype` ("float32" or "bfloat16") and `solver_steps` (30); the defaults in brackets.
 
     Raises:
         CheckpointError, ConfigError: the checkpoint is not whole, or is not one of this family.

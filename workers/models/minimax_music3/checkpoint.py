@@ -89,7 +89,7 @@ SIZES = {"tiny": _TINY, "true": _TRUE}
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """How a tensor is drawn: normal(mean, std), plus `eye` on the diagonal of its leading square, row `row` x `factor`."""
+    """How a tensor is drawn: normal(mean, std), `eye` added on its diagonal, row `row` times `factor`."""
 
     name: str
     shape: tuple[int, ...]
