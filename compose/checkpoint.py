@@ -48,11 +48,17 @@ def make(family: str, size: str, seed: int, folder: Path) -> None:
         raise Trouble(f"cannot write to {folder.parent}: {error}", USAGE) from error
     try:
         maker.make_checkpoint(unfinished, size, seed)
-        unfinished.chmod(0o755)
+        _let_others_read(unfinished)
         os.replace(unfinished, folder)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
+
+
+def _let_others_read(folder: Path) -> None:
+    """Temporary folders and safetensors files are made for their owner alone; a service may run as another user."""
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
 
 
 def demo(family: str, home: Path) -> Path:

@@ -110,6 +110,13 @@ def test_a_checkpoint_cut_short_leaves_no_folder(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_checkpoint_can_be_read_by_other_users(tiny):
+    paths = [tiny, *tiny.rglob("*")]
+    assert len(paths) > 10
+    assert all(path.stat().st_mode & 0o004 for path in paths)
+    assert all(path.stat().st_mode & 0o001 for path in paths if path.is_dir())
+
+
 def test_models_are_listed(capsys):
     assert main(["models"]) == 0
     assert "minimax_music3" in capsys.readouterr().out
