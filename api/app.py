@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
@@ -13,6 +13,7 @@ import api.jobs
 import api.speech
 import api.streaming
 from api import errors
+from api.ending import end
 from api.metrics import count_final_jobs
 from api.service import Service
 from api.settings import ApiSettings
@@ -36,9 +37,7 @@ def create_app(broker: Broker, contracts: Mapping[str, Contract], settings: ApiS
             yield
         finally:
             service.stopping.set()
-            counting.cancel()
-            with suppress(asyncio.CancelledError):
-                await counting
+            await end(counting)
             await service.close()
 
     app = FastAPI(title="Songline", version="0.1.0", description=_ABOUT, lifespan=lifespan)

@@ -36,7 +36,7 @@ FORMATS = {
         Format("wav", "audio/wav", "wav"),
         Format("pcm", "audio/pcm", "pcm"),
         Format("flac", "audio/flac", "flac", {"format": "FLAC", "subtype": "PCM_16"}),
-        Format("mp3", "audio/mpeg", "mp3", {"format": "MP3", "bitrate_mode": "VARIABLE", "compression_level": 0.2}),
+        Format("mp3", "audio/mpeg", "mp3", {"format": "MP3", "bitrate_mode": "VARIABLE", "compression_level": 0.5}),
         Format("opus", "audio/ogg", "opus", {"format": "OGG", "subtype": "OPUS", "compression_level": 0.4}),
     )
 }
@@ -64,6 +64,7 @@ class Encoder:
 
     def __init__(self, target: BinaryIO, format_: Format, rate: int, channels: int) -> None:
         self._channels = channels
+        self._lossless = format_.name == "flac"
         self._upsampler = None
         if format_.name == "opus" and rate not in _OPUS_RATES:
             self._upsampler = Upsampler(rate, 48_000, channels)
@@ -72,18 +73,17 @@ class Encoder:
 
     def write(self, pcm: bytes) -> None:
         samples = np.frombuffer(pcm, "<i2").reshape(-1, self._channels)
-        if self._upsampler is None:
+        if self._lossless:
             self._write(samples)
-        else:
-            self._write_raised(self._upsampler.add(samples.astype(np.float32)))
+            return
+        # libsndfile's MP3 writer gets stereo wrong that is handed to it as int16.
+        floats = samples.astype(np.float32) / 32_768
+        self._write(self._upsampler.add(floats) if self._upsampler else floats)
 
     def close(self) -> None:
         if self._upsampler is not None:
-            self._write_raised(self._upsampler.end())
+            self._write(self._upsampler.end())
         self._file.close()
-
-    def _write_raised(self, samples: np.ndarray) -> None:
-        self._write(np.clip(np.rint(samples), -32_768, 32_767).astype(np.int16))
 
     def _write(self, samples: np.ndarray) -> None:
         for start in range(0, len(samples), _FRAMES_AT_ONCE):

@@ -6,8 +6,9 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 
+from api.ending import end
 from api.errors import BROKER_AWAY, ended_without_sound
 from api.service import Service
 from broker_schemas.events import Event
@@ -75,9 +76,7 @@ async def with_pauses(items: AsyncIterator, every_s: float, wanted: tuple[type, 
                 quiet_since = time.monotonic()
     finally:
         if coming is not None:
-            coming.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                await coming
+            await end(coming)
         await items.aclose()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from api.ending import end
 from api.errors import api_stopping, as_api_error
 from api.service import Service
 
@@ -57,9 +58,7 @@ async def while_connected(service: Service, job: str, receive: Receive, work: Aw
         # Where a process that shuts down closes the connection itself, that is no client's wish.
         raise api_stopping(job) if service.stopping.is_set() else Dropped
     finally:
-        for wait in waits:
-            wait.cancel()
-        await asyncio.gather(*waits, return_exceptions=True)
+        await end(*waits)
 
 
 class Stream(Response):
@@ -83,7 +82,6 @@ class Stream(Response):
     ) -> None:
         self.status_code = status
         self.media_type = media_type
-        self.charset = ""
         self.background = None
         self.init_headers(headers)
         self._body = body

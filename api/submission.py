@@ -28,6 +28,7 @@ _OWN = frozenset({"response_format", "stream", "stream_format", "deadline_s", "u
 _OPENAI = frozenset({"voice", "instructions", "speed"})
 _STREAM_FORMATS = ("sse", "audio")
 _DRAWN_SEEDS = 1 << 53  # seeds are drawn below what JavaScript's numbers hold exactly
+_DRAINED = 4  # times the limit: what is read of a body that is too large, as a client hears nothing while it sends
 _IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 
@@ -93,25 +94,24 @@ def _idempotency_key(request: Request) -> str | None:
 
 
 async def _body(request: Request, limit: int) -> dict[str, Any]:
-    too_large = ApiError(
-        413, f"The body is over {limit} bytes: shorten it.", code="body_too_large", headers={"Connection": "close"}
-    )
-    if int(request.headers.get("content-length") or 0) > limit:
-        raise too_large
-    raw = bytearray()
+    raw, size = bytearray(), 0
     async for piece in request.stream():
-        raw += piece
-        if len(raw) > limit:
-            raise too_large
+        size += len(piece)
+        if size <= limit:
+            raw += piece
+        elif size > limit * _DRAINED:
+            break
+    if size > limit:
+        raise ApiError(413, f"The body is over {limit} bytes: shorten it.", code="body_too_large")
     return parse(bytes(raw))
 
 
 def parse(raw: bytes) -> dict[str, Any]:
-    """A body's JSON object; raises ApiError for what is none, or could not travel."""
+    """A body's JSON object; raises ApiError 400 for what is none."""
     try:
         body = json.loads(raw, parse_constant=_no_constant)
-        digest(body)
-    except (ValueError, RecursionError, OverflowError) as error:
+        json.dumps(body, ensure_ascii=False).encode()  # a lone surrogate is no text
+    except (ValueError, RecursionError) as error:
         raise ApiError(400, f"The body is not JSON that can be taken: {error}.", code="invalid_json") from None
     if not isinstance(body, dict):
         message = 'The body must be a JSON object, such as {"model": "…", "input": "…"}.'
@@ -141,6 +141,10 @@ async def _ask(service: Service, body: dict[str, Any]) -> Ask:
     for name in given:
         if name not in known:
             raise BadField(name, f"{name!r} means nothing to {contract.model}: leave it out. Known: {_listed(known)}.")
+    try:
+        digest(body)
+    except (TypeError, OverflowError):
+        raise ApiError(400, "The body has a number of more than 64 bits: send a smaller one.", code="invalid_json") from None
     return Ask(body=body, contract=contract, order=order, seed=seed, **own)
 
 
