@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from fastapi import APIRouter
@@ -16,6 +17,8 @@ from api.service import Service, Serving
 from broker_schemas import keys
 from broker_schemas.codec import DecodeError, unpack
 from broker_schemas.contract import Contract
+
+_PATIENCE_S = 3  # with a broker that does not answer: whoever asks here wants to know soon
 
 router = APIRouter()
 
@@ -41,9 +44,10 @@ async def health() -> dict[str, str]:
 async def ready(service: Serving) -> JSONResponse:
     """503 names what is missing: the broker, or a model's talker or acoustic worker."""
     try:
-        workers = await _live_workers(service)
+        async with asyncio.timeout(_PATIENCE_S):
+            workers = await _live_workers(service)
     except BROKER_AWAY as error:
-        missing = [f"broker: {error}"]
+        missing = [f"broker: {error or type(error).__name__}"]
         return JSONResponse({"status": "not ready", "broker": "away", "models": {}, "missing": missing}, 503)
     counts = {model: {role: workers.count((model, role)) for role in keys.ROLES} for model in sorted(service.contracts)}
     missing = [f"{model}: no {role} worker" for model, roles in counts.items() for role, n in roles.items() if not n]
@@ -59,9 +63,10 @@ async def metrics(service: Serving) -> Response:
     """Counters of this process; songline_queue_depth and songline_live_jobs are the installation's."""
     gauges = service.metrics
     try:
-        gauges.live_jobs.set(await service.client().zcard(keys.LIVE))
-        for name in service.contracts:
-            gauges.queue_depth.labels(name).set(await queue.depth(service.client(), name))
+        async with asyncio.timeout(_PATIENCE_S):
+            gauges.live_jobs.set(await service.client().zcard(keys.LIVE))
+            for name in service.contracts:
+                gauges.queue_depth.labels(name).set(await queue.depth(service.client(), name))
     except BROKER_AWAY:  # unknown now: better no figure than an old one
         gauges.live_jobs.set(float("nan"))
         for name in service.contracts:

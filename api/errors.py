@@ -28,6 +28,7 @@ BROKER_AWAY = (
     redis.exceptions.OutOfMemoryError,
     redis.exceptions.ReadOnlyError,
     ConnectionError,
+    TimeoutError,
 )
 _NO_RETRY = {"x-should-retry": "false"}  # OpenAI's clients else send a 409 or 500 again
 

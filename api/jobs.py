@@ -130,9 +130,9 @@ async def events(
     return JSONResponse({"object": "list", "data": [event_view(event) for event in logged if event.seq > after]})
 
 
-@router.api_route(
+@router.head("/v1/jobs/{job}/audio", include_in_schema=False)
+@router.get(
     "/v1/jobs/{job}/audio",
-    methods=["GET", "HEAD"],
     summary="Fetch a completed job's file",
     response_class=Response,
     responses={200: AUDIO_FILE, 206: AUDIO_FILE, **errors(400, 401, 404, 409, 410, 416, 503)},

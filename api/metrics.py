@@ -10,6 +10,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from api.errors import BROKER_AWAY
 from broker_schemas import keys
+from broker_schemas.codec import DecodeError
+from broker_schemas.job import BrokenLog
 from producer.submit import Unknown
 
 if TYPE_CHECKING:
@@ -70,6 +72,10 @@ async def _count(service: Service) -> None:
         try:
             state = await producer.jobs.state(job)
         except Unknown:  # purged, or expired
+            service.accepted.discard(job)
+            continue
+        except (BrokenLog, DecodeError) as error:
+            _log.error("job %s is not counted: %s", job, error)
             service.accepted.discard(job)
             continue
         if not state.status.final:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import time
 
 import pytest
@@ -139,6 +140,26 @@ async def test_a_broker_that_is_away_is_said_and_survived(tmp_path):
             await asyncio.wait_for(listening, 20)
             assert got == song(5, 2)
             assert (await api.http.get(job["links"]["self"])).json()["status"] == "completed"
+    finally:
+        server.kill()
+
+
+async def test_a_broker_that_does_not_answer_is_said_soon(tmp_path):
+    from broker_schemas.connection import RedisBroker
+
+    server = RedisServer(tmp_path)
+    try:
+        async with serving(RedisBroker(server.url)) as api:
+            await api.submit()
+            server._process.send_signal(signal.SIGSTOP)
+            began = time.monotonic()
+            for path in ("/ready", "/metrics", "/health"):
+                answer = await api.http.get(path)
+                assert answer.status_code == (503 if path == "/ready" else 200)
+            assert "songline_live_jobs NaN" in (await api.http.get("/metrics")).text
+            assert time.monotonic() - began < 12
+            server._process.send_signal(signal.SIGCONT)
+            assert (await api.http.get("/v1/jobs")).status_code == 200
     finally:
         server.kill()
 
