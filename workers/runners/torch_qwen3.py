@@ -1,6 +1,7 @@
 """The Qwen3 decoder in plain torch, under Hugging Face's parameter names (Qwen3Model).
 
-It keeps no keys and values: whoever runs it hands in `attend`, which owns them.
+It keeps no keys and values: whoever runs it hands in `attend`, which owns them. Products of one input are fused once
+the weights are in.
 """
 
 from __future__ import annotations
@@ -63,6 +64,17 @@ class Qwen3Config:
 _STATED = frozenset(Qwen3Config.__slots__) - {"rope_theta", "attention_bias", "tie_word_embeddings"}
 
 
+def fused(*linears: nn.Linear) -> nn.Linear:
+    """One product for several of the same input: their outputs side by side."""
+    first = linears[0]
+    outputs = sum(linear.out_features for linear in linears)
+    with torch.device("meta"):
+        joint = nn.Linear(first.in_features, outputs, bias=first.bias is not None)
+    weights = {name: torch.cat([linear.get_parameter(name) for linear in linears]) for name in first.state_dict()}
+    joint.load_state_dict(weights, assign=True)
+    return joint.requires_grad_(False)
+
+
 class RMSNorm(nn.Module):
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
@@ -77,6 +89,7 @@ class Qwen3Attention(nn.Module):
     def __init__(self, config: Qwen3Config) -> None:
         super().__init__()
         self.head_dim = config.head_dim
+        self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         queries, keys = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
         self.q_proj = nn.Linear(config.hidden_size, queries, bias=config.attention_bias)
         self.k_proj = nn.Linear(config.hidden_size, keys, bias=config.attention_bias)
@@ -85,11 +98,15 @@ class Qwen3Attention(nn.Module):
         self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
         self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
 
+    def fuse(self) -> None:
+        self.qkv_proj = fused(self.q_proj, self.k_proj, self.v_proj)
+        del self.q_proj, self.k_proj, self.v_proj
+
     def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], layer: int, attend: Attend) -> Tensor:
-        heads = (x.shape[0], -1, self.head_dim)
-        queries = _rotate(self.q_norm(self.q_proj(x).view(heads)), rotary)
-        keys = _rotate(self.k_norm(self.k_proj(x).view(heads)), rotary)
-        return self.o_proj(attend(layer, queries, keys, self.v_proj(x).view(heads)))
+        heads = self.qkv_proj(x).unflatten(-1, (-1, self.head_dim))
+        queries, keys, values = heads.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
+        queries, keys = _rotate(self.q_norm(queries), rotary), _rotate(self.k_norm(keys), rotary)
+        return self.o_proj(attend(layer, queries, keys, values))
 
 
 class Qwen3MLP(nn.Module):
@@ -99,8 +116,13 @@ class Qwen3MLP(nn.Module):
         self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
+    def fuse(self) -> None:
+        self.gate_up_proj = fused(self.gate_proj, self.up_proj)
+        del self.gate_proj, self.up_proj
+
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)).mul_(self.up_proj(x)))
+        gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
+        return self.down_proj(F.silu(gate).mul_(up))
 
 
 class Qwen3Layer(nn.Module):
@@ -126,6 +148,13 @@ class Qwen3(nn.Module):
         self.layers = nn.ModuleList(Qwen3Layer(config) for _ in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
+    def fuse(self) -> Qwen3:
+        """Fuse products of one input; the weights must be in. Parameters have other names from then on."""
+        for layer in self.layers:
+            layer.self_attn.fuse()
+            layer.mlp.fuse()
+        return self
+
     def rotary(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Cosine and sine of each position's angles: (tokens,) int64 -> 2 x (tokens, head_dim), of the model's dtype."""
         size = self.config.head_dim
@@ -136,7 +165,7 @@ class Qwen3(nn.Module):
         return angles.cos().to(dtype), angles.sin().to(dtype)
 
     def forward(self, embeds: Tensor, rotary: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
-        """Hidden states after the last norm.
+        """Hidden states after the last norm; the module must be fused.
 
         Args:
             embeds: (tokens, hidden), tokens of any rows and positions.

@@ -259,7 +259,7 @@ class TorchRunner:
         cache = self._cache[layer]
         by_slot = (self._model.rows, self._slots.max_jobs, self._kv_heads, -1, self._head_dim)
         for cached, new in ((cache.keys, keys), (cache.values, values)):
-            cached[slots, :, :, lengths] = new.view(by_slot)[:, slots, :, 0].transpose(0, 1)
+            cached[slots, :, :, lengths] = new.unflatten(0, by_slot[:2])[:, slots].transpose(0, 1)
         queries = queries.view(by_slot)
         for song in songs:
             slot, end = song.slot, song.length + 1

@@ -10,19 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from workers.runners.torch_qwen3 import RMSNorm, fused
+
 _EPS = 1e-6
 
-# A layer's keys and values of the frame so far: (rows, heads, positions, head_dim) each.
-Cache = list[tuple[Tensor, Tensor]]
-
-
-class _Norm(nn.Module):
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(size))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight, _EPS)
+# Each layer's keys and values of the frame so far: (2, rows, heads, positions, head_dim).
+Cache = list[Tensor]
 
 
 class _Attention(nn.Module):
@@ -34,34 +27,40 @@ class _Attention(nn.Module):
         self.to_v = nn.Linear(size, size, bias=False)
         self.to_out = nn.Linear(size, size, bias=False)
 
-    def forward(self, x: Tensor, cache: tuple[Tensor, Tensor], start: int) -> Tensor:
+    def fuse(self) -> None:
+        self.to_qkv = fused(self.to_q, self.to_k, self.to_v)
+        del self.to_q, self.to_k, self.to_v
+
+    def forward(self, x: Tensor, cache: Tensor, start: int) -> Tensor:
         end = start + x.shape[1]
-        queries, keys, values = (
-            project(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for project in (self.to_q, self.to_k, self.to_v)
-        )
-        for cached, new in zip(cache, (keys, values), strict=True):
-            cached[:, :, start:end] = new
+        # (rows, positions, 3 * size) -> (3, rows, heads, positions, head_dim)
+        heads = self.to_qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        cache[..., start:end, :] = heads[1:]
+        keys, values = cache[..., :end, :]
         # Either the frame's first positions, or a single one that sees all before it.
-        attended = F.scaled_dot_product_attention(
-            queries, cache[0][:, :, :end], cache[1][:, :, :end], is_causal=start == 0
-        )
+        attended = F.scaled_dot_product_attention(heads[0], keys, values, is_causal=start == 0)
         return self.to_out(attended.transpose(1, 2).flatten(2))
 
 
 class _Block(nn.Module):
     def __init__(self, size: int, heads: int, inner: int) -> None:
         super().__init__()
-        self.input_layernorm = _Norm(size)
+        self.input_layernorm = RMSNorm(size, _EPS)
         self.attn = _Attention(size, heads)
-        self.post_attention_layernorm = _Norm(size)
+        self.post_attention_layernorm = RMSNorm(size, _EPS)
         self.gate_proj = nn.Linear(size, inner, bias=False)
         self.up_proj = nn.Linear(size, inner, bias=False)
         self.down_proj = nn.Linear(inner, size, bias=False)
 
-    def forward(self, x: Tensor, cache: tuple[Tensor, Tensor], start: int) -> Tensor:
+    def fuse(self) -> None:
+        self.attn.fuse()
+        self.gate_up_proj = fused(self.gate_proj, self.up_proj)
+        del self.gate_proj, self.up_proj
+
+    def forward(self, x: Tensor, cache: Tensor, start: int) -> Tensor:
         x = x + self.attn(self.input_layernorm(x), cache, start)
-        normed = self.post_attention_layernorm(x)
-        return x + self.down_proj(F.silu(self.gate_proj(normed)).mul_(self.up_proj(normed)))
+        gate, up = self.gate_up_proj(self.post_attention_layernorm(x)).chunk(2, dim=-1)
+        return x + self.down_proj(F.silu(gate).mul_(up))
 
 
 class DepthDecoder(nn.Module):
@@ -88,26 +87,28 @@ class DepthDecoder(nn.Module):
         self.layers = nn.ModuleList(
             _Block(hidden_size, num_attention_heads, intermediate_size) for _ in range(num_layers)
         )
-        self.norm = _Norm(hidden_size)
+        self.norm = RMSNorm(hidden_size, _EPS)
         self.audio_heads = nn.ModuleList(
             nn.Linear(hidden_size, audio_vocab_size, bias=False) for _ in range(num_codebooks - 1)
         )
 
+    def fuse(self) -> DepthDecoder:
+        """Fuse products of one input; the weights must be in. Parameters have other names from then on."""
+        for layer in self.layers:
+            layer.fuse()
+        return self
+
     def new_cache(self, rows: int) -> Cache:
         """For one frame of `rows` rows."""
-        shape = (rows, self.heads, self.codebooks, self.hidden_size // self.heads)
-        weight = self.norm.weight
-        return [
-            (weight.new_empty(shape), weight.new_empty(shape))
-            for _ in self.layers
-        ]
+        shape = (2, rows, self.heads, self.codebooks, self.hidden_size // self.heads)
+        return [self.norm.weight.new_empty(shape) for _ in self.layers]
 
     def embed(self, codes: Tensor, codebook: int) -> Tensor:
         """(...,) int64 codes of `codebook` (1..7) -> (..., hidden)."""
         return self.audio_embeddings(codes + (codebook - 1) * self.codes)
 
     def forward(self, projected: Tensor, cache: Cache, start: int) -> Tensor:
-        """The hidden state after the newest position.
+        """The hidden state after the newest position; the module must be fused.
 
         Args:
             projected: (rows, positions, hidden), what `projection` made of the positions from `start` on: two at the

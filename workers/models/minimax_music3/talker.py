@@ -189,7 +189,7 @@ def _load_language_model(folder: Path, device: torch.device, dtype: torch.dtype 
     with torch.device("meta"):
         backbone = Qwen3(stated)
     fill_module(backbone, {name.removeprefix(prefix): tensor for name, tensor in weights.items()}, config.LANGUAGE_MODEL)
-    return backbone, torch.cat((head[config.AUDIO_END, None], head[config.CODE_OFFSET : config.MIN_VOCABULARY]))
+    return backbone.fuse(), torch.cat((head[config.AUDIO_END, None], head[config.CODE_OFFSET : config.MIN_VOCABULARY]))
 
 
 def _load_depth_decoder(folder: Path, device: torch.device, dtype: torch.dtype | None) -> DepthDecoder:
@@ -203,7 +203,7 @@ def _load_depth_decoder(folder: Path, device: torch.device, dtype: torch.dtype |
     if (depth.codes, depth.codebooks) != (config.RESIDUAL_CODES, config.CODEBOOKS):
         raise config.ConfigError(f"{config.DEPTH_DECODER} has {depth.codebooks} codebooks, {depth.codes} residual codes")
     fill_module(depth, _load(folder, config.DEPTH_DECODER, device, dtype), config.DEPTH_DECODER)
-    return depth
+    return depth.fuse()
 
 
 def _load_mix(folder: Path) -> Tensor:
