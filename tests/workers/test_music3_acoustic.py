@@ -222,3 +222,12 @@ def test_tiny_is_faster_than_real_time_on_one_thread() -> None:
     start = time.process_time()
     window(acoustic, song, 1, state)
     assert time.process_time() - start < 2.0
+
+
+def test_bfloat16_state_is_exact() -> None:
+    acoustic = load_acoustic(tiny_checkpoint(), {"solver_steps": 2, "dtype": "bfloat16"})
+    song = conditioning(250)
+    assert play(acoustic, song, stored) == play(acoustic, song)
+    exact = load_acoustic(tiny_checkpoint(), {"solver_steps": 2})
+    rough, fine = (np.frombuffer(play(model, song), np.int16).astype(float) for model in (acoustic, exact))
+    assert np.corrcoef(rough, fine)[0, 1] > 0.99
