@@ -6,19 +6,18 @@ import asyncio
 import hashlib
 import random
 import signal
+import time
 
 import pytest
 
 from broker_schemas.job import JobState, Status, fold
-from tests.stand_ins import request
 
-FRAMES = 1100
-ALONE: dict[int, str] = {}
+FRAMES = {"instant": 800, "real": 430}
 
 
-async def submit(patron, seed: int = 7, frames: int = FRAMES, **params) -> str:
-    order = request(seed=seed, frames=frames, params=params)
-    return (await patron.submit(order, reserve_bytes=1, body=seed)).id
+async def submit(patron, nursery) -> str:
+    song = nursery.song(7, FRAMES[nursery.kind])
+    return (await patron.submit(song, reserve_bytes=1, body=1)).id
 
 
 async def outcome(patron, job: str, within_s: float = 60) -> tuple[JobState, str]:
@@ -37,21 +36,26 @@ async def undisturbed(patron, nursery) -> str:
     """The song's sha256 with nobody killed; leaves one worker of each role running."""
     nursery.start("talker")
     nursery.start("acoustic")
-    state, sha = await outcome(patron, await submit(patron))
+    state, sha = await outcome(patron, await submit(patron, nursery))
     assert state.status is Status.COMPLETED
     return sha
 
 
 @pytest.mark.redis
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("nursery", ["real"], indirect=True)
 @pytest.mark.parametrize("victims", [("talker",), ("acoustic",), ("talker", "acoustic")])
 async def test_kill_9_at_20_random_moments(patron, nursery, victims):
     expected = await undisturbed(patron, nursery)
+    began = time.monotonic()
+    await outcome(patron, await submit(patron, nursery))
+    length_s = time.monotonic() - began
     alive = dict(zip(("talker", "acoustic"), nursery.pids, strict=True))
     moments = random.Random(5)
     resumed = 0
     for _ in range(20):
-        job = await submit(patron)
-        await asyncio.sleep(moments.uniform(0, 2.5))
+        job = await submit(patron, nursery)
+        await asyncio.sleep(moments.uniform(0, length_s))
         for role in victims:
             nursery.kill(alive[role])
             alive[role] = nursery.start(role)
@@ -66,7 +70,7 @@ async def test_kill_9_at_20_random_moments(patron, nursery, victims):
 async def test_a_frozen_worker_wakes_to_find_its_writes_refused(patron, nursery, role):
     expected = await undisturbed(patron, nursery)
     frozen = nursery.pids[("talker", "acoustic").index(role)]
-    job = await submit(patron)
+    job = await submit(patron, nursery)
     await asyncio.sleep(0.8)
     nursery.kill(frozen, signal.SIGSTOP)
     nursery.start(role)
@@ -81,7 +85,7 @@ async def test_a_frozen_worker_wakes_to_find_its_writes_refused(patron, nursery,
     late = [event.type for event in events if event.seq > taken_over and event.by == first]
     assert set(late) <= {"rows.freed"}
     # and it is fit for the next job
-    assert (await outcome(patron, await submit(patron)))[1] == expected
+    assert (await outcome(patron, await submit(patron, nursery)))[1] == expected
 
 
 @pytest.mark.redis
@@ -90,7 +94,7 @@ async def test_a_graceful_stop_hands_over_at_once_and_without_a_strike(patron, n
     talker, sounder = nursery.pids
     nursery.start("talker")
     nursery.start("acoustic")
-    job = await submit(patron)
+    job = await submit(patron, nursery)
     await asyncio.sleep(0.8)
     for pid in (talker, sounder):
         nursery.kill(pid, signal.SIGTERM)
@@ -103,7 +107,7 @@ async def test_redis_is_killed_and_comes_back(patron, nursery, server):
     expected = await undisturbed(patron, nursery)
     moments = random.Random(3)
     for _ in range(4):
-        jobs = [await submit(patron) for _ in range(2)]
+        jobs = [await submit(patron, nursery) for _ in range(2)]
         await asyncio.sleep(moments.uniform(0, 1.5))
         server.kill()
         await asyncio.sleep(moments.uniform(0, 1.5))
@@ -120,7 +124,7 @@ async def test_redis_comes_back_without_its_newest_writes(patron, nursery, serve
     moments = random.Random(11)
     survived = 0
     for _ in range(6):
-        jobs = [await submit(patron), await submit(patron)]
+        jobs = [await submit(patron, nursery), await submit(patron, nursery)]
         await asyncio.sleep(moments.uniform(0.5, 2.0))
         server.kill()
         file = server.append_only_file
