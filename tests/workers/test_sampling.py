@@ -133,12 +133,20 @@ def test_draw_among_named_candidates():
     assert torch.equal(sampling.draw_top_k(values, keys, 50, candidates), sampling.draw_top_k(logits, keys, 50))
 
 
-def test_most_likely_keeps_ties_and_no_more():
+@pytest.mark.parametrize("keep", [sampling.most_likely, sampling._mask_others, sampling._pick])
+def test_most_likely_keeps_ties_and_no_more(keep):
     logits = torch.tensor([[3.0, 1.0, 2.0, 2.0, 2.0, 0.0], [6.0, 5.0, 4.0, 3.0, 2.0, 1.0]])
-    values, candidates = sampling.most_likely(logits, 2)
+    values, candidates = keep(logits, 2)
     kept = [set(row[value > -torch.inf].tolist()) for row, value in zip(candidates, values, strict=True)]
     assert kept == [{0, 2, 3, 4}, {0, 1}]
-    assert all(torch.equal(logits[row][candidates[row]][:2], values[row][:2]) for row in range(2))
+    kept = values > -torch.inf
+    assert torch.equal(logits.gather(-1, candidates)[kept], values[kept])
+
+
+def test_draws_of_fewer_candidates_than_are_kept():
+    logits = torch.tensor([[0.0, 1.0, -torch.inf]]).expand(500, 3)
+    drawn = sampling.draw_top_k(logits, sampling.draw_keys(torch.tensor(5), torch.arange(500)), 50)
+    assert set(drawn.tolist()) == {0, 1}
 
 
 def test_guidance():

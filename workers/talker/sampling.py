@@ -83,10 +83,19 @@ def most_likely(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
         (values, candidates), of one shape (rows, at least k): values that are not among them are -inf.
     """
     k = min(k, logits.shape[-1])
-    if logits.is_cuda:  # how many tie would have to be waited for
-        threshold = torch.topk(logits, k, dim=-1).values[:, -1:]
-        everyone = torch.arange(logits.shape[-1], device=logits.device).expand_as(logits)
-        return logits.masked_fill(logits < threshold, -torch.inf), everyone
+    # How many tie is not known without waiting for the device.
+    return _mask_others(logits, k) if logits.is_cuda else _pick(logits, k)
+
+
+def _mask_others(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """All candidates, in their order."""
+    threshold = torch.topk(logits, k, dim=-1).values[:, -1:]
+    everyone = torch.arange(logits.shape[-1], device=logits.device).expand_as(logits)
+    return logits.masked_fill(logits < threshold, -torch.inf), everyone
+
+
+def _pick(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Only those that are kept, likeliest first: their noise costs least."""
     width = min(k + 1, logits.shape[-1])
     values, candidates = torch.topk(logits, width, dim=-1)
     threshold = values[:, k - 1 : k]
