@@ -30,7 +30,7 @@ def test_the_contract_loads_no_framework() -> None:
 
 def test_is_found_by_its_folder() -> None:
     assert load_family("minimax_music3") is FAMILY
-    with pytest.raises(LookupError, match="there are: .*minimax_music3"):
+    with pytest.raises(LookupError, match=r"there are: .*minimax_music3"):
         load_family("minimax_music4")
 
 
