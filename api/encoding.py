@@ -36,7 +36,8 @@ FORMATS = {
         Format("wav", "audio/wav", "wav"),
         Format("pcm", "audio/pcm", "pcm"),
         Format("flac", "audio/flac", "flac", {"format": "FLAC", "subtype": "PCM_16"}),
-        Format("mp3", "audio/mpeg", "mp3", {"format": "MP3", "bitrate_mode": "VARIABLE", "compression_level": 0.5}),
+        # At a constant rate a player knows the length of a stream whose header could not say it.
+        Format("mp3", "audio/mpeg", "mp3", {"format": "MP3", "bitrate_mode": "CONSTANT", "compression_level": 0.4}),
         Format("opus", "audio/ogg", "opus", {"format": "OGG", "subtype": "OPUS", "compression_level": 0.4}),
     )
 }

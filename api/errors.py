@@ -70,7 +70,8 @@ class ApiError(Exception):
 
 
 def unknown_job(job: str) -> ApiError:
-    return ApiError(404, f"There is no job {job!r}: use an id that POST /v1/jobs returned to you.", code="job_not_found")
+    message = f"There is no job {job!r}: use an id that POST /v1/jobs returned to you."
+    return ApiError(404, message, code="job_not_found")
 
 
 def expired_job(job: str) -> ApiError:

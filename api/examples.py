@@ -64,7 +64,9 @@ def _body(*, stream_note: str, response_format: str) -> dict[str, Any]:
 
 
 JOB_BODY = _body(stream_note="Taken and without effect: any job can be streamed.", response_format="wav")
-SPEECH_BODY = _body(stream_note="sse: OpenAI's speech.audio events; audio: the file as it grows.", response_format="mp3")
+SPEECH_BODY = _body(
+    stream_note="sse: OpenAI's speech.audio events; audio: the file as it grows.", response_format="mp3"
+)
 
 JOB = {
     "id": "job_kq3x5wz2m4c6n7p2r5t7v2x4b6d7f2h4",

@@ -62,7 +62,11 @@ async def create(
     return JSONResponse(await _shown(service, submitted.state), 202 if submitted.created else 200, headers)
 
 
-@router.get("/v1/jobs", summary="List your jobs", responses={200: shown("Newest first", {"data": [JOB]}), **errors(400)})
+@router.get(
+    "/v1/jobs",
+    summary="List your jobs",
+    responses={200: shown("Newest first", {"object": "list", "data": [JOB]}), **errors(400, 401, 503)},
+)
 async def page(
     service: Serving,
     owner: Owner,
@@ -119,6 +123,8 @@ async def events(
     """Every event so far as JSON; with `Accept: text/event-stream`, also those to come, until the job is final."""
     state = await service.state(job, owner)
     if EVENT_STREAM in request.headers.get("accept", ""):
+        if last_event_id is not None and state.status.final and last_event_id >= state.seq:
+            return Response(status_code=204)  # tells EventSource not to come back
         return Stream(
             _event_stream(service, job, after if last_event_id is None else last_event_id),
             service=service, job=job, kind="events", media_type=EVENT_STREAM, headers=EVENT_STREAM_HEADERS,
@@ -142,7 +148,7 @@ async def audio(
     service: Serving,
     owner: Owner,
     job: str,
-    format: Annotated[str | None, Query(description="wav, pcm, flac, mp3 or opus; else as the job asked, or wav")] = None,
+    format: Annotated[str | None, Query(description="wav, pcm, flac, mp3, opus; else as the job asked, or wav")] = None,
 ) -> Response:
     """The whole sound. One byte range at a time may be asked for; ETag, If-Range and If-None-Match are honoured."""
     state = await service.state(job, owner)

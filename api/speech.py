@@ -63,7 +63,8 @@ async def speech(
     if state.status is not Status.COMPLETED:
         raise ended_without_sound(state)
     file = await service.files.open(await service.producer(), job, format_, ask.contract)
-    headers |= {"Content-Length": str(file.size), "Content-Disposition": f'attachment; filename="{job}.{format_.suffix}"'}
+    headers["Content-Length"] = str(file.size)
+    headers["Content-Disposition"] = f'attachment; filename="{job}.{format_.suffix}"'
     return Stream(
         file.read(0, file.size), service=service, job=job, kind="speech", media_type=file.media_type, headers=headers
     )
@@ -86,7 +87,7 @@ def _streamed(
 
 
 async def _openai_events(service: Service, job: str, file: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """speech.audio.delta for each piece of the file, then speech.audio.done; an `error` where the job does not end well.
+    """speech.audio.delta for each piece of the file, then speech.audio.done; `error` where the job does not end well.
 
     The prompt's tokens are the model's own affair: `usage` counts the frames alone.
     """

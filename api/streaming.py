@@ -160,7 +160,7 @@ def _chunk_event(chunk: Chunk, contract: Contract) -> bytes:
 def _kind(format_: str | None, accept: str | None) -> str:
     if format_ is not None:
         if format_ != SSE and format_ not in FORMATS:
-            raise BadField("format", f"format {format_!r} cannot be streamed: use {SSE} or one of {', '.join(FORMATS)}.")
+            raise BadField("format", f"format {format_!r} cannot be streamed: use one of {', '.join((SSE, *FORMATS))}.")
         return format_
     for part in (accept or "*/*").split(","):
         kind = _ACCEPTED.get(part.split(";")[0].strip().lower())
@@ -177,5 +177,5 @@ def _after(after: int | None, last_event_id: str | None) -> int:
     if not last_event_id:
         return -1 if after is None else after
     if not last_event_id.isascii() or not last_event_id.isdigit() or len(last_event_id) > 9:
-        raise BadField("Last-Event-ID", f"{last_event_id!r} is no chunk's index: send the id of the last event you got.")
+        raise BadField("Last-Event-ID", f"{last_event_id!r} is no chunk's index: send the last event's id.")
     return int(last_event_id)

@@ -144,7 +144,8 @@ async def _ask(service: Service, body: dict[str, Any]) -> Ask:
     try:
         digest(body)
     except (TypeError, OverflowError):
-        raise ApiError(400, "The body has a number of more than 64 bits: send a smaller one.", code="invalid_json") from None
+        message = "The body has a number of more than 64 bits: send a smaller one."
+        raise ApiError(400, message, code="invalid_json") from None
     return Ask(body=body, contract=contract, order=order, seed=seed, **own)
 
 

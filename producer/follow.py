@@ -12,7 +12,7 @@ from broker_schemas.events import Event, decode
 from broker_schemas.job import BrokenLog, JobState, fold
 
 _STATES_KEPT = 4096
-_READ_AT_ONCE = 64
+_READ_AT_ONCE = 16  # a song's chunks are half a MiB each, and each follower holds a read of them
 
 
 class Unknown(LookupError):

@@ -200,6 +200,8 @@ async def test_the_log_is_followed_as_an_event_stream(api):
     await asyncio.to_thread(player.play, 5, 1)
     await asyncio.wait_for(following, 10)
     assert types == ["job.admitted", "job.admitted", "span.terminal", "audio.chunk", "job.completed"]
+    has_all = {"Accept": "text/event-stream", "Last-Event-ID": "6"}
+    assert (await api.http.get(job["links"]["events"], headers=has_all)).status_code == 204
 
 
 async def test_traceparent_travels_and_malformed_ones_are_ignored(api):
@@ -249,3 +251,16 @@ async def test_live_jobs_final_jobs_and_first_audio_are_counted(api):
     assert 'songline_refusals_total{code="invalid_value",field="other"} 1.0' in text
     assert 'songline_first_audio_seconds_count{model="hum"} 1.0' in text
     assert "songline_live_jobs 0.0" in text
+
+
+async def test_a_queue_position_counts_other_owners_in_turn(broker):
+    async with serving(broker, api_keys=("anna:key-a", "bert:key-b")) as api:
+
+        async def submit(key: str) -> int:
+            headers = {"Authorization": f"Bearer {key}"}
+            answer = await api.http.post("/v1/jobs", json={"model": "hum", "input": "la"}, headers=headers)
+            return answer.json()["queue_position"]
+
+        assert [await submit("key-a") for _ in range(4)] == [1, 2, 3, 4]
+        # Bert's first job waits for one of Anna's at most, and his second for two.
+        assert [await submit("key-b") for _ in range(2)] == [2, 4]
