@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import logging
 import socket
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from broker_schemas import keys
 from compose import checkpoint
@@ -17,10 +20,14 @@ from compose.stopping import Stop
 from compose.threads import RoleThreads
 from compose.trouble import NO_CHECKPOINT, USAGE, Trouble
 
+if TYPE_CHECKING:
+    from compose.api_server import ApiServer
+    from workers.settings import Settings
+
 _log = logging.getLogger("songline")
 
 
-def deploy_settings(args: argparse.Namespace, folder: Path):
+def deploy_settings(args: argparse.Namespace, folder: Path) -> Settings:
     """The model as the deploy file has it, and then the flags. Raises Trouble."""
     from workers.settings import BadSettings, load
 
@@ -37,7 +44,7 @@ def up(args: argparse.Namespace) -> None:
     """All roles in one process."""
     with listening_socket(args.host, args.port) as sock:
         from compose.api_server import api_server
-        from workers.run import run_acoustic, run_talker
+        from workers.run import load_acoustic, load_talker, run_acoustic, run_talker
 
         folder = _checkpoint(args, demo=True)
         settings = deploy_settings(args, folder)
@@ -47,8 +54,12 @@ def up(args: argparse.Namespace) -> None:
         server = api_server(args, broker, settings)
         stop = Stop(also=server.finish)
         threads = RoleThreads(stop, on_death=server.finish)
-        threads.start("talker", lambda stop: run_talker(broker, settings, stop, name=worker_name(keys.TALKER)))
-        threads.start("acoustic", lambda stop: run_acoustic(broker, settings, stop, name=worker_name(keys.ACOUSTIC)))
+        for role, load, run in (
+            (keys.TALKER, load_talker, run_talker),
+            (keys.ACOUSTIC, load_acoustic, run_acoustic),
+        ):
+            loaded = _loaded(load, settings)
+            threads.start(role, partial(run, broker, settings, name=worker_name(role), loaded=loaded))
         _serve(args, server, sock, settings.model, stop, threads)
 
 
@@ -69,27 +80,32 @@ def api(args: argparse.Namespace) -> None:
 
 
 def talker(args: argparse.Namespace) -> None:
-    from workers.run import run_talker
+    from workers.run import load_talker, run_talker
 
-    _work(args, keys.TALKER, run_talker)
+    _work(args, keys.TALKER, load_talker, run_talker)
 
 
 def acoustic(args: argparse.Namespace) -> None:
-    from workers.run import run_acoustic
+    from workers.run import load_acoustic, run_acoustic
 
-    _work(args, keys.ACOUSTIC, run_acoustic)
+    _work(args, keys.ACOUSTIC, load_acoustic, run_acoustic)
 
 
-def _work(args: argparse.Namespace, role: str, run) -> None:
+def _work(args: argparse.Namespace, role: str, load: Callable, run: Callable) -> None:
     settings = deploy_settings(args, _checkpoint(args))
     broker = connect(args.broker or LOCAL_REDIS)
     stop = Stop()
     stop.listen()
+    run(broker, settings, stop, name=args.name or worker_name(role), loaded=_loaded(load, settings))
+
+
+def _loaded(load: Callable, settings: Settings) -> Any:
+    """A stage with its weights in memory. Raises Trouble."""
     from workers.checkpoints import CheckpointError
     from workers.settings import BadSettings
 
     try:
-        run(broker, settings, stop, name=args.name or worker_name(role))
+        return load(settings)
     except CheckpointError as error:
         raise Trouble(str(error), NO_CHECKPOINT) from error
     except BadSettings as error:
@@ -104,7 +120,9 @@ def _checkpoint(args: argparse.Namespace, *, demo: bool = False) -> Path:
     return checkpoint.find(args.checkpoint, args.model, args.revision)
 
 
-def _serve(args: argparse.Namespace, server, sock: socket.socket, model: str, stop: Stop, threads: RoleThreads) -> None:
+def _serve(
+    args: argparse.Namespace, server: ApiServer, sock: socket.socket, model: str, stop: Stop, threads: RoleThreads
+) -> None:
     stop.listen()
     host, port = sock.getsockname()[:2]
     _log.info("serving %s at http://%s:%d", model, f"[{host}]" if ":" in host else host, port)

@@ -60,7 +60,7 @@ def serving(*argv, environ=()):
                 process.kill()
 
 
-def await_ready(url, process, timeout_s=90):
+def await_ready(url, process, timeout_s=180):
     deadline = time.monotonic() + timeout_s
     answer = None
     while time.monotonic() < deadline:
