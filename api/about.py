@@ -26,13 +26,13 @@ router = APIRouter()
 @router.get("/v1/models", tags=["models"], summary="List the models")
 async def models(service: Serving, owner: Owner) -> dict[str, Any]:
     """OpenAI's list, with each model's sound and the request fields that mean something to it."""
-    shown = [_model(service, contract) for _, contract in sorted(service.contracts.items())]
+    shown = [_model(service, name, contract) for name, contract in sorted(service.contracts.items())]
     return {"object": "list", "data": shown}
 
 
 @router.get("/v1/models/{model}", tags=["models"], summary="Look at a model")
 async def model(service: Serving, owner: Owner, model: str) -> dict[str, Any]:
-    return _model(service, service.contract(model))
+    return _model(service, model, service.contract(model))
 
 
 @router.get("/health", tags=["operation"], summary="Is the process alive?")
@@ -74,9 +74,9 @@ async def metrics(service: Serving) -> Response:
     return Response(gauges.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _model(service: Service, contract: Contract) -> dict[str, Any]:
+def _model(service: Service, name: str, contract: Contract) -> dict[str, Any]:
     return {
-        "id": contract.model,
+        "id": name,
         "object": "model",
         "created": service.started_at,
         "owned_by": "songline",

@@ -37,6 +37,7 @@ class Ask:
     """A request that can be served. `streamed`: None, "sse" or "audio"."""
 
     body: dict[str, Any]
+    model: str  # the name it is served under
     contract: Contract
     order: Order
     seed: int
@@ -49,7 +50,7 @@ class Ask:
     def requested(self, owner: str, trace: str | None) -> JobRequested:
         own = {"response_format": self.response_format, "user": self.user, "metadata": self.metadata}
         return JobRequested(
-            model=self.contract.model,
+            model=self.model,
             input=self.order.input,
             params=self.order.params,
             seed=self.seed,
@@ -74,7 +75,7 @@ async def submit(service: Service, request: Request, owner: str, *, route: str) 
         _count_refusal(service, as_api_error(error))
         raise
     if submitted.created:
-        service.metrics.submissions.labels(ask.contract.model, route).inc()
+        service.metrics.submissions.labels(ask.model, route).inc()
         service.accepted.add(submitted.id)
     return ask, submitted
 
@@ -125,7 +126,8 @@ def _no_constant(name: str) -> None:
 
 async def _ask(service: Service, body: dict[str, Any]) -> Ask:
     given = {name: value for name, value in body.items() if value is not None}
-    contract = service.contract(_text(given, "model", required=True))
+    model = _text(given, "model", required=True)
+    contract = service.contract(model)
     _text(given, "input", required=True)
     seed = _seed(given)
     own = {
@@ -140,13 +142,13 @@ async def _ask(service: Service, body: dict[str, Any]) -> Ask:
     known = _COMMON | _OWN | _OPENAI | contract.fields
     for name in given:
         if name not in known:
-            raise BadField(name, f"{name!r} means nothing to {contract.model}: leave it out. Known: {_listed(known)}.")
+            raise BadField(name, f"{name!r} means nothing to {model}: leave it out. Known: {_listed(known)}.")
     try:
         digest(body)
     except (TypeError, OverflowError):
         message = "The body has a number of more than 64 bits: send a smaller one."
         raise ApiError(400, message, code="invalid_json") from None
-    return Ask(body=body, contract=contract, order=order, seed=seed, **own)
+    return Ask(body=body, model=model, contract=contract, order=order, seed=seed, **own)
 
 
 def _listed(names: frozenset[str]) -> str:
