@@ -66,7 +66,7 @@ def sing(talker, history: FrameHistory, **kwargs) -> FrameHistory:
 
 
 def sing_by_reference(monkeypatch, reference, talker, seed: int, frames: int, lyrics: str = "[verse]\nla la la"):
-    """The authors' loop with our draws: (codes (draws, 8), conditioning (frames, hidden)); no frames, no conditioning."""
+    """The authors' loop with our draws: (codes (draws, 8), conditioning (frames, hidden), None where no frames)."""
     drawn: list[int] = []
 
     def sample(logits, generator):
@@ -154,7 +154,8 @@ def test_hidden_states_of_the_backbone(reference, talker, tokens):
     model = reference.language_model
     with torch.no_grad():
         codes = torch.from_numpy(history.forced.astype(np.int64))
-        embeds = [encoders._embed_audio_frame(model, reference.rvq_depth_decoder, frame.repeat(2, 1)) for frame in codes]
+        depth = reference.rvq_depth_decoder
+        embeds = [encoders._embed_audio_frame(model, depth, frame.repeat(2, 1)) for frame in codes]
         embeds = torch.cat([model.model.embed_tokens(prompts), *embeds], dim=1)
         theirs = model.model(inputs_embeds=embeds).last_hidden_state[:, -1]
     assert relative(ours.numpy(), theirs.numpy()) < TOLERANCE

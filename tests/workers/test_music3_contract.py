@@ -99,7 +99,7 @@ def test_refusals_name_the_field_and_what_to_do(contract, field, value, instead)
     assert field in str(refused) and instead in str(refused)
 
 
-@pytest.mark.parametrize("name", ["temperature", "top_p", "top_k", "repetition_penalty", "cfg_role", "cfg_pair_id", "x"])
+@pytest.mark.parametrize("name", ["temperature", "top_p", "top_k", "repetition_penalty", "cfg_role", "x"])
 def test_extra_params_are_refused_by_name(contract, name):
     refused = refusal(contract, extra_params={name: 1})
     assert refused.field == f"extra_params.{name}" and name in str(refused)
@@ -166,5 +166,5 @@ def test_the_reserve_covers_sound_conditioning_and_codes(contract):
 
 
 def test_no_torch_in_the_api_process():
-    code = "import sys, workers.models.minimax_music3.contract; print('torch' in sys.modules, 'diffusers' in sys.modules)"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == ["False", "False"]
+    code = "import sys, workers.models.minimax_music3.contract; print({'torch', 'diffusers'} & sys.modules.keys())"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"

@@ -1,4 +1,4 @@
-"""The tokenizer folder, and that hostile text costs no more than its length. Equality with the authors: tests/parity."""
+"""The tokenizer folder, and that hostile text costs no more than its length. For the ids see tests/parity."""
 
 import json
 import shutil

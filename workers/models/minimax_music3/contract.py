@@ -20,7 +20,7 @@ _REFERENCE = "cannot be used: the model takes no reference audio. Describe the v
 _REFUSED = {
     "ref_audio": _REFERENCE,
     "ref_text": _REFERENCE,
-    "language": "cannot be set: the language follows the lyrics. Leave it out, and write `input` in the language to sing.",
+    "language": "cannot be set: it follows the lyrics. Leave it out, and write `input` in the language to sing.",
     "task_type": "cannot be set: the model has one task, a song of lyrics (`input`) and a caption (`instructions`).",
     "temperature": _SAMPLING,
     "top_p": _SAMPLING,
@@ -110,7 +110,8 @@ def _refuse(body: Mapping[str, Any]) -> None:
             raise BadField(name, f"{name} {why}")
     voice = body.get("voice")
     if voice is not None and not (isinstance(voice, str) and voice.strip().lower() in ("", "default")):
-        raise BadField("voice", 'voice cannot be chosen: leave it out or say "default", and describe it in instructions.')
+        message = 'voice cannot be chosen: leave it out or say "default", and describe it in `instructions`.'
+        raise BadField("voice", message)
     speed = body.get("speed")
     if speed is not None and (isinstance(speed, bool) or not isinstance(speed, (int, float)) or speed != 1):
         raise BadField("speed", 'speed must be 1: put the tempo in instructions, such as "at 92 BPM".')
@@ -133,7 +134,8 @@ def _text(body: Mapping[str, Any], name: str, what: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise BadField(name, f"{name} holds half a surrogate pair at character {error.start}: send whole characters.") from None
+        message = f"{name} holds half a surrogate pair at character {error.start}: send whole characters."
+        raise BadField(name, message) from None
     return text
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -37,7 +38,9 @@ class MusicTalker:
     codebooks = config.CODEBOOKS
     lead = config.LEAD
 
-    def __init__(self, backbone: Qwen3, head: Tensor, depth: DepthDecoder, mix: Tensor, tokenizer, context: int) -> None:
+    def __init__(
+        self, backbone: Qwen3, head: Tensor, depth: DepthDecoder, mix: Tensor, tokenizer: Tokenizer, context: int
+    ) -> None:
         self.context = context
         self._backbone = backbone
         self._head = head
@@ -188,7 +191,8 @@ def _load_language_model(folder: Path, device: torch.device, dtype: torch.dtype 
         raise CheckpointError(f"the weights of {config.LANGUAGE_MODEL} do not fit its config: unexpected: {strange[0]}")
     with torch.device("meta"):
         backbone = Qwen3(stated)
-    fill_module(backbone, {name.removeprefix(prefix): tensor for name, tensor in weights.items()}, config.LANGUAGE_MODEL)
+    weights = {name.removeprefix(prefix): tensor for name, tensor in weights.items()}
+    fill_module(backbone, weights, config.LANGUAGE_MODEL)
     return backbone.fuse(), torch.cat((head[config.AUDIO_END, None], head[config.CODE_OFFSET : config.MIN_VOCABULARY]))
 
 
@@ -201,7 +205,9 @@ def _load_depth_decoder(folder: Path, device: torch.device, dtype: torch.dtype |
     except TypeError as error:
         raise config.ConfigError(f"{config.DEPTH_DECODER}/config.json: {error}") from error
     if (depth.codes, depth.codebooks) != (config.RESIDUAL_CODES, config.CODEBOOKS):
-        raise config.ConfigError(f"{config.DEPTH_DECODER} has {depth.codebooks} codebooks, {depth.codes} residual codes")
+        found = f"{depth.codebooks} codebooks of {depth.codes} residual codes"
+        wanted = f"{config.CODEBOOKS} of {config.RESIDUAL_CODES}"
+        raise config.ConfigError(f"{config.DEPTH_DECODER} has {found}, not {wanted}")
     fill_module(depth, _load(folder, config.DEPTH_DECODER, device, dtype), config.DEPTH_DECODER)
     return depth.fuse()
 

@@ -129,7 +129,8 @@ def _special_tokens() -> dict[int, AddedToken]:
     ids = {_FIRST_SPECIAL + i: token for i, token in enumerate(_QWEN_SPECIALS)}
     ids |= {id_: token for token, id_ in SPECIAL_TOKENS.items()}
     return {
-        id_: AddedToken(token, normalized=False, special=token not in _NOT_SPECIAL) for id_, token in sorted(ids.items())
+        id_: AddedToken(token, normalized=False, special=token not in _NOT_SPECIAL)
+        for id_, token in sorted(ids.items())
     }
 
 
