@@ -23,7 +23,7 @@ from workers.talker.spans import SpanCutter
 logger = logging.getLogger(__name__)
 
 _IDLE_S = 0.5
-_LOOK_S = 0.02  # how often a busy talker looks for new jobs
+_LOOK_S = 0.25  # how often a busy talker looks for jobs that no bell was rung for
 
 
 class Runner(Protocol):
@@ -76,6 +76,7 @@ class TalkerWorker:
         self._settings = settings
         self._talking: dict[str, Talking] = {}
         self._looked_at = 0.0
+        self._made_room = False  # rows were freed since the last look
 
     def run(self, stop: threading.Event) -> None:
         """Work until `stop`, then hand every job over."""
@@ -97,10 +98,10 @@ class TalkerWorker:
     # --- admission ----------------------------------------------------------------------------------------------------
 
     def _admit(self) -> None:
-        busy = not self._runner.idle
-        if busy and time.monotonic() - self._looked_at < _LOOK_S:
+        due = time.monotonic() - self._looked_at > _LOOK_S
+        if not (self._runner.idle or self._ownership.signals.rung() or self._made_room or due):
             return
-        self._looked_at = time.monotonic()
+        self._looked_at, self._made_room = time.monotonic(), False
         while self._runner.free_jobs and not self._acoustic_is_behind():
             owned = self._ownership.take_next()
             if owned is None:
@@ -170,6 +171,7 @@ class TalkerWorker:
     def _free(self, talking: Talking, why: str, then: Callable[[], None] | None = None) -> None:
         owned = talking.owned
         del self._talking[owned.job]
+        self._made_room = True
         freed = RowsFreed(rows=self._runner.free(owned.job), step=self._runner.steps, why=why, token=owned.lease.token)
         self._ownership.write(owned, freed, written=then)
 
