@@ -156,7 +156,7 @@ class Qwen3(nn.Module):
         return self
 
     def rotary(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosine and sine of each position's angles: (tokens,) int64 -> 2 x (tokens, head_dim), of the model's dtype."""
+        """Cosine and sine of each position's angles: (tokens,) -> two (tokens, head_dim), of the model's dtype."""
         size = self.config.head_dim
         exponents = torch.arange(0, size, 2, dtype=torch.float32, device=positions.device) / size
         angles = positions[:, None].float() * (1.0 / self.config.rope_theta**exponents)
