@@ -63,12 +63,16 @@ async def test_while_the_talker_has_rows(producer, broker, stage):
 
 async def test_in_the_terminal_span(producer, broker):
     """The talker is done; the acoustic worker stops between solver steps."""
-    sounding = InstantAcoustic(window_s=0.4, solver_steps=40)
+    finished: list[int] = []
+    sounding = InstantAcoustic(window_s=0.6, solver_steps=60, after_window=finished.append)
     with running(talker(broker), acoustic(broker, model=sounding)):
         job = await submit(producer, frames=430)
         await reach(producer, job, lambda state: state.terminal and state.chunks >= 1)
         await producer.cancel(job, by_whom="me")
         state = await producer.jobs.state(job)
+        windows = len(finished)
+        await asyncio.sleep(1.0)
+        assert len(finished) == windows  # the window that was being decoded was left
         other = await submit(producer, frames=50)
         assert (await listen(producer, other))[0][-1].type in ("job.completed", "rows.freed")
     assert state.status is Status.CANCELLED and 1 <= state.chunks < 4

@@ -77,7 +77,12 @@ def load(
     tree = _merge(tree, tree.pop("platforms", {}).get(platform, {}))
     tree = _merge(tree, overrides or {})
     tree.pop("base_config", None)
-    family = load_family(tree.pop("family"))
+    if "family" not in tree:
+        raise BadSettings(f"{config} names no family: set `family`, or `base_config` to a file that does")
+    try:
+        family = load_family(tree.pop("family"))
+    except LookupError as error:
+        raise BadSettings(str(error)) from error
     settings = Settings(
         family=family.name,
         model=model or tree.pop("model", family.name),
@@ -127,6 +132,8 @@ def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 def _section(kind: type, values: dict[str, Any], name: str) -> Any:
     known = {f.name: f for f in fields(kind)}
+    if not isinstance(values, dict):
+        raise BadSettings(f"{name} must be a map of settings, got {values!r}")
     for key, value in values.items():
         if key not in known:
             raise BadSettings(f"unknown key {name}.{key}: known are {', '.join(sorted(known))}")

@@ -13,7 +13,7 @@ import redis
 
 from broker_schemas import keys
 from broker_schemas.events import RowsFreed
-from broker_schemas.job import logged_codes
+from broker_schemas.job import BrokenLog, logged_codes
 from workers.models.family import Family, TalkerModel
 from workers.owning import Owned, Ownership
 from workers.settings import TalkerSettings
@@ -128,6 +128,12 @@ class TalkerWorker:
                 sent=SpanCutter.sent(state, lead=self._model.lead, async_chunk=async_chunk),
             )
             self._runner.admit(history, self._model.prompts(request))
+        except BrokenLog as error:
+            self._ownership.fail(owned, "broken_log", str(error), retryable=True)
+            return
+        except ValueError as error:  # another attempt would fare no better
+            self._ownership.fail(owned, "does_not_fit", str(error), retryable=False)
+            return
         except Exception as error:
             self._ownership.give_up(owned, error)
             return
