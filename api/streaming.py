@@ -63,9 +63,7 @@ async def stream(
         if last_event_id == END:
             return Response(status_code=204)  # tells EventSource not to come back
         events = sound_events(service, job, contract, after_chunk=_after(after, last_event_id))
-        return Stream(
-            events, service=service, job=job, kind=SSE, media_type=EVENT_STREAM, headers=EVENT_STREAM_HEADERS
-        )
+        return Stream(events, service=service, job=job, kind=SSE, media_type=EVENT_STREAM, headers=EVENT_STREAM_HEADERS)
     wanted = FORMATS[kind]
     sound = pcm(service, job, after_chunk=_after(after, None))
     return Stream(
@@ -125,9 +123,7 @@ async def _send_all(service: Service, socket: WebSocket, job: str, contract: Con
 async def sound_events(service: Service, job: str, contract: Contract, *, after_chunk: int) -> AsyncIterator[bytes]:
     """The event stream of a job's sound, to its end."""
     yield b"retry: 1000\n\n"
-    items = with_pauses(
-        steadily(service, job, after_chunk=after_chunk), service.settings.keep_alive_s, wanted=(Chunk,)
-    )
+    items = with_pauses(steadily(service, job, after_chunk=after_chunk), service.settings.keep_alive_s, wanted=(Chunk,))
     try:
         async with aclosing(items):
             async for chunk in items:

@@ -9,8 +9,18 @@ from enum import StrEnum
 import numpy as np
 
 from broker_schemas.events import (
-    AudioChunk, CodesLogged, Event, JobAdmitted, JobCancelled, JobCompleted, JobFailed, JobRequested, JobResumed,
-    RowsFreed, SpanTerminal, SpanWindow,
+    AudioChunk,
+    CodesLogged,
+    Event,
+    JobAdmitted,
+    JobCancelled,
+    JobCompleted,
+    JobFailed,
+    JobRequested,
+    JobResumed,
+    RowsFreed,
+    SpanTerminal,
+    SpanWindow,
 )  # fmt: skip
 
 

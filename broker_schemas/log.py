@@ -13,10 +13,19 @@ from typing import Any
 from broker_schemas import keys
 from broker_schemas.codec import digest
 from broker_schemas.events import (
-    FINAL_TYPES, AudioChunk, CodesLogged, JobRequested, Payload, SpanTerminal, SpanWindow, encode_open,
+    FINAL_TYPES,
+    AudioChunk,
+    CodesLogged,
+    JobRequested,
+    Payload,
+    SpanTerminal,
+    SpanWindow,
+    encode_open,
 )  # fmt: skip
 
-_SOURCES = {name: (Path(__file__).parent / f"{name}.lua").read_text() for name in ("append_if", "lease", "pointer", "reserve")}
+_SOURCES = {
+    name: (Path(__file__).parent / f"{name}.lua").read_text() for name in ("append_if", "lease", "pointer", "reserve")
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +166,7 @@ def drop_pointer(stream: str, job: str, role: str) -> Call:
 
 def reserve(job: str, *, now_ms: int, bytes_: int, max_jobs: int, max_bytes: int, owner: str, model: str) -> Call:
     """Hold a job's worst case; the reply is [1 or 0, live jobs, bytes held]."""
-    return Call(
-        "reserve", [keys.LIVE, keys.RESERVED], ["take", job, now_ms, bytes_, max_jobs, max_bytes, owner, model]
-    )
+    return Call("reserve", [keys.LIVE, keys.RESERVED], ["take", job, now_ms, bytes_, max_jobs, max_bytes, owner, model])
 
 
 def give_back(job: str) -> Call:
@@ -167,7 +174,7 @@ def give_back(job: str) -> Call:
 
 
 def retire(job: str, *, model: str, owner: str) -> list[Call]:
-    """What a final job leaves behind in other slots, in order; leaving the live set comes last, as it ends the sweeps."""
+    """What a final job leaves in other slots, in order; leaving the live set comes last, as it ends the sweeps."""
     return [
         drop_pointer(keys.requests(model, owner), job, keys.TALKER),
         drop_pointer(keys.ready(model), job, keys.ACOUSTIC),

@@ -8,6 +8,7 @@ import hmac
 import math
 import secrets
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from broker_schemas import keys, log
@@ -148,10 +149,8 @@ class Producer:
 
     async def purge(self, job: str, owner: str, *, by_whom: str) -> None:
         """Cancel the job if it runs, and forget it: every key of it goes now."""
-        try:
+        with suppress(Unknown):
             await self.cancel(job, by_whom=by_whom)
-        except Unknown:
-            pass
         await self.client.delete(*keys.job_keys(job))
         await self.client.zrem(keys.jobs(owner), job)
         await self.client.zrem(keys.EXPIRING, f"{owner}/{job}")

@@ -131,17 +131,26 @@ def request(seed: int = 1, frames: int = 430, **changes: Any) -> JobRequested:
 
 def ownership(broker, role: str, *, settings: LeaseSettings = QUICK, profile: str = "p", name: str = "") -> Ownership:
     return Ownership(
-        broker.client(), role=role, model="instant", worker=name or worker_name(role), profile=profile, settings=settings
+        broker.client(),
+        role=role,
+        model="instant",
+        worker=name or worker_name(role),
+        profile=profile,
+        settings=settings,
     )
 
 
-def talker(broker, *, runner: InstantRunner | None = None, settings: LeaseSettings = QUICK, **kwargs: Any) -> TalkerWorker:
+def talker(
+    broker, *, runner: InstantRunner | None = None, settings: LeaseSettings = QUICK, **kwargs: Any
+) -> TalkerWorker:
     options = {"ready_limit": kwargs.pop("ready_limit", 1000)}
     own = ownership(broker, "talker", settings=settings, **kwargs)
     return TalkerWorker(own, runner or InstantRunner(), InstantTalker(), FAMILY, TalkerSettings(**options))
 
 
-def acoustic(broker, *, model: InstantAcoustic | None = None, settings: LeaseSettings = QUICK, **kwargs: Any) -> AcousticWorker:
+def acoustic(
+    broker, *, model: InstantAcoustic | None = None, settings: LeaseSettings = QUICK, **kwargs: Any
+) -> AcousticWorker:
     own = ownership(broker, "acoustic", settings=settings, **kwargs)
     return AcousticWorker(own, model or InstantAcoustic(), FAMILY, AcousticSettings())
 

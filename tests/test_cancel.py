@@ -9,7 +9,7 @@ import pytest
 from broker_schemas import keys
 from broker_schemas.job import Status
 from producer.follow import Chunk, Unknown
-from tests.stand_ins import InstantAcoustic, InstantRunner, acoustic, request, running, talker
+from tests.stand_ins import InstantAcoustic, InstantRunner, acoustic, running, talker
 from tests.test_pipeline import listen, sha256, submit
 
 
@@ -91,7 +91,9 @@ async def test_after_completion_and_twice(producer, broker):
 
 async def test_one_of_four_running_songs(producer, broker):
     with running(talker(broker), acoustic(broker)):
-        alone = [sha256((await listen(producer, await submit(producer, seed=seed, frames=900)))[1]) for seed in range(4)]
+        alone = [
+            sha256((await listen(producer, await submit(producer, seed=seed, frames=900)))[1]) for seed in range(4)
+        ]
     with running(talker(broker, runner=InstantRunner(step_s=0.001)), acoustic(broker)):
         jobs = [await submit(producer, seed=seed, frames=900) for seed in range(4)]
         await reach(producer, jobs[2], lambda state: state.chunks >= 1)
@@ -149,7 +151,7 @@ async def test_nothing_is_left_after_the_ttl(producer, broker):
         from tests.stand_ins import sweeper
 
         sweeper(broker).sweep()
-    left = [key.decode() for key in client.keys()]
+    left = [key.decode() for key in client.scan_iter()]
     assert not [key for key in left if cancelled in key or done in key]
     assert not client.exists(keys.LIVE, keys.RESERVED, keys.EXPIRING, keys.jobs("anonymous"))
     for job in (cancelled, done):

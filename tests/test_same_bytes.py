@@ -1,4 +1,4 @@
-"""Rules 2 and 3 with the real MiniMax-Music3 architecture, at its tiny size: one song, one sha256, whatever is around it."""
+"""Rules 2 and 3 with the real MiniMax-Music3 architecture, at its tiny size: one song, one sha256."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ SONG = {
     "max_new_tokens": 330,
 }  # fmt: skip
 OTHERS = [
-    SONG | {"seed": seed, "max_new_tokens": 20 + 23 * seed, "input": LYRICS[: 20 + 4 * seed], "instructions": "loud " * seed}
+    SONG
+    | {"seed": seed, "max_new_tokens": 20 + 23 * seed, "input": LYRICS[: 20 + 4 * seed], "instructions": "loud " * seed}
     for seed in range(1, 16)
 ]
 
@@ -57,7 +58,9 @@ def serving(broker, settings: Settings, *, talkers: int = 1, acoustics: int = 1)
 
 @pytest.fixture
 async def client(real_broker, settings):
-    app = create_app(real_broker, {"minimax_music3": load_family("minimax_music3").contract(settings.checkpoint)}, ApiSettings())
+    app = create_app(
+        real_broker, {"minimax_music3": load_family("minimax_music3").contract(settings.checkpoint)}, ApiSettings()
+    )
     async with (
         app.router.lifespan_context(app),
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://songline", timeout=120) as client,
@@ -70,7 +73,11 @@ async def sing(client, song: dict) -> str:
     """Submit, poll, and fetch the file: the sha256 of its PCM."""
     job = (await client.post("/v1/jobs", json=song)).json()["id"]
     async with asyncio.timeout(120):
-        while (await client.get(f"/v1/jobs/{job}?wait=20")).json()["status"] not in ("completed", "failed", "cancelled"):
+        while (await client.get(f"/v1/jobs/{job}?wait=20")).json()["status"] not in (
+            "completed",
+            "failed",
+            "cancelled",
+        ):
             pass
     sound = await client.get(f"/v1/jobs/{job}/audio?format=pcm")
     assert sound.status_code == 200, sound.text
@@ -101,14 +108,28 @@ async def test_one_song_one_sha256(client, real_broker, settings):
         assert await speak(client, SONG, stream_format="audio") == alone
         assert await sing(client, SONG | {"async_chunk": False}) == alone
         assert await sing(client, SONG | {"seed": 42}) != alone
-        batch = await asyncio.gather(*(sing(client, song) for song in OTHERS[:7]), sing(client, SONG), *(sing(client, song) for song in OTHERS[7:]))
+        batch = await asyncio.gather(
+            *(sing(client, song) for song in OTHERS[:7]),
+            sing(client, SONG),
+            *(sing(client, song) for song in OTHERS[7:]),
+        )
         assert batch[7] == alone
     with serving(real_broker, settings, talkers=2, acoustics=2):
-        again = await asyncio.gather(*(sing(client, song) for song in OTHERS), sing(client, SONG), sing(client, SONG | {"async_chunk": False}))
+        again = await asyncio.gather(
+            *(sing(client, song) for song in OTHERS), sing(client, SONG), sing(client, SONG | {"async_chunk": False})
+        )
         assert again[-2:] == [alone, alone]
         assert again[:15] == batch[:7] + batch[8:]
     jobs = [job.decode() for job in real_broker.client().zrange(keys.jobs("anonymous"), 0, -1)]
-    took = {role: {event.by for job in jobs for event in await client.producer.jobs.events(job) if event.data.get("role") == role} for role in keys.ROLES}
+    took = {
+        role: {
+            event.by
+            for job in jobs
+            for event in await client.producer.jobs.events(job)
+            if event.data.get("role") == role
+        }
+        for role in keys.ROLES
+    }
     assert all(len(workers) == 3 for workers in took.values())  # all of them sang
 
 

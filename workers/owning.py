@@ -128,7 +128,9 @@ class Ownership:
         lease = Lease(job, "", "", 0)
         self.publisher.put(Entry(lease, failure, request.owner, request.ttl_ms))
 
-    def announce(self, owned: Owned, *, rows: int, from_frame: int | None = None, from_window: int | None = None) -> None:
+    def announce(
+        self, owned: Owned, *, rows: int, from_frame: int | None = None, from_window: int | None = None
+    ) -> None:
         """Log that this worker has the job: admitted the first time, resumed after that."""
         lease = owned.lease
         common = {"role": self.role, "worker": self.worker, "attempt": lease.attempt, "token": lease.token}
@@ -168,5 +170,3 @@ class Ownership:
     def _heartbeat(self) -> None:
         beat = {"role": self.role, "model": self.model, "profile": self.profile, "at": int(time.time() * 1000)}
         self.client.hset(keys.WORKERS, self.worker, pack(beat))
-
-

@@ -96,7 +96,13 @@ class Publisher(threading.Thread):
         lease, payload = entry.lease, entry.payload
         role = "" if isinstance(payload, RowsFreed) else lease.role
         call = log.append(
-            payload, job=lease.job, by=self._worker, token=lease.token, role=role, ttl_ms=entry.ttl_ms, **entry.companions
+            payload,
+            job=lease.job,
+            by=self._worker,
+            token=lease.token,
+            role=role,
+            ttl_ms=entry.ttl_ms,
+            **entry.companions,
         )
         log.appended(self._run(call), payload, lease.job)
 

@@ -86,7 +86,13 @@ def run_acoustic(
     loaded = loaded or load_acoustic(settings)
     torch.set_num_threads(settings.acoustic.threads)
     own = _ownership(broker, keys.ACOUSTIC, settings, loaded.profile, name)
-    _serve(broker, AcousticWorker(own, loaded.model, load_family(settings.family), settings.acoustic).run, own, settings, stop)
+    _serve(
+        broker,
+        AcousticWorker(own, loaded.model, load_family(settings.family), settings.acoustic).run,
+        own,
+        settings,
+        stop,
+    )
 
 
 def _ownership(broker: Broker, role: str, settings: Settings, profile_digest: str, name: str | None) -> Ownership:

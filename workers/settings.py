@@ -93,7 +93,9 @@ def load(
     )
     tree.pop("model", None)
     if tree:
-        raise BadSettings(f"unknown key {sorted(tree)[0]!r} in {config}: known are family, model, talker, acoustic, leases")
+        raise BadSettings(
+            f"unknown key {sorted(tree)[0]!r} in {config}: known are family, model, talker, acoustic, leases"
+        )
     _check_budgets(settings, family)
     return settings
 
@@ -149,11 +151,15 @@ def _section(kind: type, values: dict[str, Any], name: str) -> Any:
 
 
 def _check_budgets(settings: Settings, family: Family) -> None:
-    budget = settings.acoustic.max_num_batched_tokens
-    needed = settings.acoustic.max_num_seqs * family.plan.longest_span * family.codebooks
-    if budget is not None and budget < needed:
+    budget, rows = settings.acoustic.max_num_batched_tokens, settings.acoustic.max_num_seqs
+    if budget is None:
+        return
+    if isinstance(budget, bool) or not isinstance(budget, int):
+        raise BadSettings(f"acoustic.max_num_batched_tokens must be a whole number, got {budget!r}")
+    a_row = family.plan.longest_span * family.codebooks
+    if budget < rows * a_row:
         raise BadSettings(
-            f"acoustic.max_num_batched_tokens is {budget}, and {settings.acoustic.max_num_seqs} rows need {needed}: "
-            f"a span covers up to {family.plan.longest_span} frames of {family.codebooks} codes, and a window is never "
-            f"split; set it to {needed} or more, or max_num_seqs to {budget // (needed // settings.acoustic.max_num_seqs)}"
+            f"acoustic.max_num_batched_tokens is {budget}, and {rows} rows need {rows * a_row}: a span covers up to "
+            f"{family.plan.longest_span} frames of {family.codebooks} codes, and a window is never split; "
+            f"set it to {rows * a_row} or more"
         )

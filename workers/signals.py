@@ -1,4 +1,4 @@
-"""What a worker is told while it works: cancelled jobs, and jobs to look at. Hints both; polling finds what they miss."""
+"""What a worker is told while it works: cancelled jobs, and jobs to look at. Hints: polling finds what they miss."""
 
 from __future__ import annotations
 

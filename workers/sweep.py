@@ -79,7 +79,9 @@ class Sweeper:
             pipeline.hmget(keys.head(job), *_HEAD)
             for role in keys.ROLES:
                 pipeline.hget(keys.lease(job, role), "expires")
-            pipeline.xrange(keys.log(job), "1-0", "1-0") if job not in self._requests else pipeline.exists(keys.log(job))
+            pipeline.xrange(keys.log(job), "1-0", "1-0") if job not in self._requests else pipeline.exists(
+                keys.log(job)
+            )
         replies = iter(pipeline.execute())
         jobs = []
         for job, accepted_at in live:
@@ -112,9 +114,7 @@ class Sweeper:
         if live.spans:
             self._tend_role(live, keys.ACOUSTIC, keys.ready(live.request.model), now_ms, profiles)
 
-    def _tend_role(
-        self, live: _Live, role: str, stream: str, now_ms: int, profiles: set[tuple[str, str]]
-    ) -> None:
+    def _tend_role(self, live: _Live, role: str, stream: str, now_ms: int, profiles: set[tuple[str, str]]) -> None:
         posted, *_ = self._run(log.post_pointer(stream, live.job))
         if posted:
             ring(self._client, live.request.model, role, live.job)
@@ -122,7 +122,9 @@ class Sweeper:
         if expires is None or expires > now_ms:
             return
         if now_ms - expires > self._settings.orphan_s * 1000 and profile and (role, profile) not in profiles:
-            message = f"no {role} worker of the profile that this job began with ({profile[:12]}) is left; submit it again"
+            message = (
+                f"no {role} worker of the profile that this job began with ({profile[:12]}) is left; submit it again"
+            )
             return self._fail(live, JobFailed(code="profile_gone", message=message, retryable=True))
         ring(self._client, live.request.model, role, live.job, lapsed=True)
 

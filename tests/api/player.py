@@ -12,7 +12,13 @@ from broker_schemas import keys, log
 from broker_schemas.codec import Tensor, pack
 from broker_schemas.contract import BadField, Order
 from broker_schemas.events import (
-    AudioChunk, JobAdmitted, JobCompleted, JobFailed, RowsFreed, SpanTerminal, SpanWindow,
+    AudioChunk,
+    JobAdmitted,
+    JobCompleted,
+    JobFailed,
+    RowsFreed,
+    SpanTerminal,
+    SpanWindow,
 )  # fmt: skip
 
 FRAMES, SAMPLES = 100, 4000  # of a window

@@ -82,7 +82,9 @@ async def per_window(producer: Producer, nursery: Nursery, songs: int) -> dict[s
 def direct(talker: run.LoadedTalker, acoustic: run.LoadedAcoustic, order) -> tuple[float, float]:
     """(seconds to the first chunk, to the end) of the same torch code, with nothing around it."""
     plan = load_family("minimax_music3").plan
-    history = FrameHistory("direct", order, order.params["max_new_tokens"], talker.model.lead, forced=np.empty((0, 0), np.int16))
+    history = FrameHistory(
+        "direct", order, order.params["max_new_tokens"], talker.model.lead, forced=np.empty((0, 0), np.int16)
+    )
     began, first, state, windows, frames = time.perf_counter(), 0.0, {}, 0, []
     talker.runner.admit(history, talker.model.prompts(order))
     while True:
@@ -122,7 +124,9 @@ async def beside_direct(producer: Producer, nursery: Nursery, rounds: int) -> di
         pipeline = (await follow(producer, order))[:2]
         timed.append((*pipeline, *direct(talker, acoustic, order)))
     names = ("pipeline_first_ms", "pipeline_total_ms", "direct_first_ms", "direct_total_ms")
-    medians = {name: 1000 * statistics.median(values) for name, values in zip(names, zip(*timed[1:], strict=True), strict=True)}
+    medians = {
+        name: 1000 * statistics.median(values) for name, values in zip(names, zip(*timed[1:], strict=True), strict=True)
+    }
     added = 1000 * statistics.median(row[0] - row[2] for row in timed[1:])
     return medians | {"added_to_first_chunk_ms": added, "rounds": len(timed) - 1}
 
@@ -135,11 +139,17 @@ async def measure(songs: int, rounds: int) -> dict[str, dict[str, float]]:
             nursery = Nursery(server.url, model, Path(folder) / "workers.log")
             if model != "instant":
                 params = {"instructions": "a quick waltz", "async_chunk": True}
-                nursery.song = lambda seed, frames: request(seed, frames, model="minimax_music3", input=LYRICS, params=params)
+                nursery.song = lambda seed, frames, params=params: request(
+                    seed, frames, model="minimax_music3", input=LYRICS, params=params
+                )
             client = RedisBroker(server.url).async_client()
             producer = Producer(client, ids=JobIds(b"bench"), limits=Limits(), name="bench")
             try:
-                work = per_window(producer, nursery, songs) if model == "instant" else beside_direct(producer, nursery, rounds)
+                work = (
+                    per_window(producer, nursery, songs)
+                    if model == "instant"
+                    else beside_direct(producer, nursery, rounds)
+                )
                 results[name] = await work
             finally:
                 await client.aclose()

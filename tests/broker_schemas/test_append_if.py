@@ -40,7 +40,11 @@ def owned(append, run):
 
 
 def take(run, role, token, *, profile="p", ttl_ms=60_000, max_strikes=3):
-    return run(log.take_lease(JOB, role, token=token, worker=f"w-{token}", ttl_ms=ttl_ms, profile=profile, max_strikes=max_strikes))
+    return run(
+        log.take_lease(
+            JOB, role, token=token, worker=f"w-{token}", ttl_ms=ttl_ms, profile=profile, max_strikes=max_strikes
+        )
+    )
 
 
 def codes(draws):
@@ -48,7 +52,13 @@ def codes(draws):
 
 
 def span(index, fill="x"):
-    return ev.SpanWindow(index=index, start_frame=0 if index == 0 else 100 + 100 * index, frames=200 if index == 0 else 100, codes=codes(201 if index == 0 else 100), conditioning=fill)
+    return ev.SpanWindow(
+        index=index,
+        start_frame=0 if index == 0 else 100 + 100 * index,
+        frames=200 if index == 0 else 100,
+        codes=codes(201 if index == 0 else 100),
+        conditioning=fill,
+    )
 
 
 def chunk(index, sha="s"):
@@ -62,7 +72,7 @@ def events(client):
 def dump(client):
     """All that the broker holds, but for the scripts' clock."""
     found = {}
-    for key in client.keys():
+    for key in client.scan_iter():
         kind = client.type(key)
         found[key] = {b"stream": client.xrange, b"hash": client.hgetall, b"string": client.get}[kind](key)
     return found
@@ -107,7 +117,9 @@ def test_only_the_next_span_and_the_next_chunk_are_taken(append, client, owned):
 
 
 def test_nothing_follows_the_terminal_span(append, owned):
-    append(ev.SpanTerminal(index=0, start_frame=0, frames=3, codes=codes(4), conditioning="", reason="stop"), "t", "talker")
+    append(
+        ev.SpanTerminal(index=0, start_frame=0, frames=3, codes=codes(4), conditioning="", reason="stop"), "t", "talker"
+    )
     assert append(span(1), "t", "talker")[0] == "gap"
 
 
@@ -124,7 +136,11 @@ def test_a_final_job_takes_freed_rows_and_nothing_else(append, client, owned, fi
     append(span(0), "t", "talker", conditioning=[("1-0", b"f")])
     assert append(final)[0] == "ok"
     state = fold(events(client))
-    for payload, token, role in ((span(1), "t", "talker"), (chunk(0), "a", "acoustic"), (ev.JobCompleted(samples=0, frames=0, reason=""), "a", "acoustic")):
+    for payload, token, role in (
+        (span(1), "t", "talker"),
+        (chunk(0), "a", "acoustic"),
+        (ev.JobCompleted(samples=0, frames=0, reason=""), "a", "acoustic"),
+    ):
         assert append(payload, token, role) == ["final", 0, final.type]
     assert append(ev.RowsFreed(rows=2, step=1, why="w", token="t"))[0] == "ok"
     after = fold(events(client))

@@ -22,7 +22,9 @@ def test_bfloat16_travels_as_bytes():
         tensor.numpy()
 
 
-@pytest.mark.parametrize("dtype, shape, data", [("float32", (2,), b"1234"), ("object", (1,), b"12345678"), ("int8", (-1,), b"")])
+@pytest.mark.parametrize(
+    "dtype, shape, data", [("float32", (2,), b"1234"), ("object", (1,), b"12345678"), ("int8", (-1,), b"")]
+)
 def test_a_tensor_that_cannot_be_is_refused(dtype, shape, data):
     with pytest.raises(DecodeError):
         Tensor(dtype, shape, data)

@@ -45,7 +45,9 @@ def test_folding_in_pieces_is_folding_at_once():
         assert fold(events[cut:], fold(events[:cut])) == fold(events)
 
 
-@pytest.mark.parametrize("final", [COMPLETED, ev.JobCancelled(by_whom="me"), ev.JobFailed(code="c", message="m", retryable=True)])
+@pytest.mark.parametrize(
+    "final", [COMPLETED, ev.JobCancelled(by_whom="me"), ev.JobFailed(code="c", message="m", retryable=True)]
+)
 def test_nothing_changes_a_final_state_but_the_freed_rows(final):
     freed = ev.RowsFreed(rows=2, step=5, why="w", token="a")
     before = fold(log(REQUESTED, ADMITTED, final))
@@ -103,7 +105,11 @@ def test_what_is_no_event_is_refused(raw):
 
 def test_the_logged_codes_are_those_of_hops_and_spans_together():
     hop = ev.CodesLogged(start_draw=0, codes=codes(0, 101))
-    for payloads in ((FIRST, LAST), (hop, FIRST, LAST), (hop, FIRST, ev.CodesLogged(start_draw=201, codes=codes(201, 230)), LAST)):
+    for payloads in (
+        (FIRST, LAST),
+        (hop, FIRST, LAST),
+        (hop, FIRST, ev.CodesLogged(start_draw=201, codes=codes(201, 230)), LAST),
+    ):
         assert np.array_equal(logged_codes(log(REQUESTED, *payloads)), codes(0, 251).numpy())
 
 

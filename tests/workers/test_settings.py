@@ -22,7 +22,10 @@ def test_an_overlay_changes_single_values(tmp_path):
     settings = load(mine, HERE, overrides={"acoustic": {"threads": 2}})
     base = load("minimax_music3", HERE)
     assert (settings.talker.max_jobs, settings.acoustic.threads, settings.model) == (3, 2, "songs")
-    assert (settings.talker.prefill_chunk, settings.acoustic.options) == (base.talker.prefill_chunk, base.acoustic.options)
+    assert (settings.talker.prefill_chunk, settings.acoustic.options) == (
+        base.talker.prefill_chunk,
+        base.acoustic.options,
+    )
 
 
 def test_a_platform_has_its_own_values(tmp_path):
@@ -31,7 +34,9 @@ def test_a_platform_has_its_own_values(tmp_path):
     assert load(mine, HERE, platform="cpu").talker.max_jobs == load("minimax_music3", HERE).talker.max_jobs
 
 
-@pytest.mark.parametrize("rows, budget, fits", [(16, 25_728, True), (16, 25_727, False), (8, 12_864, True), (8, 12_800, False)])
+@pytest.mark.parametrize(
+    "rows, budget, fits", [(16, 25_728, True), (16, 25_727, False), (8, 12_864, True), (8, 12_800, False)]
+)
 def test_a_budget_that_splits_a_window_is_refused_with_the_number_that_would_do(rows, budget, fits):
     overrides = {"acoustic": {"max_num_seqs": rows, "max_num_batched_tokens": budget}}
     if fits:

@@ -176,5 +176,3 @@ async def test_a_job_that_ends_its_workers_fails_with_the_last_error(producer, b
     assert error.code == "worker_lost" and error.retryable and "out of memory, it says" in error.message
     attempts = [event for event in await producer.jobs.events(job) if event.data.get("role") == "acoustic"]
     assert len(attempts) == 4  # one, and three takeovers
-
-

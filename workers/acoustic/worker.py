@@ -51,9 +51,7 @@ class Sounding:
 class AcousticWorker:
     """The main loop: read what is new, choose a window, decode it, publish the chunk with the carry."""
 
-    def __init__(
-        self, ownership: Ownership, model: AcousticModel, family: Family, settings: AcousticSettings
-    ) -> None:
+    def __init__(self, ownership: Ownership, model: AcousticModel, family: Family, settings: AcousticSettings) -> None:
         self._ownership = ownership
         self._model = model
         self._family = family
@@ -100,7 +98,9 @@ class AcousticWorker:
         carry = Carry.unpack(raw) if raw else Carry()
         state = owned.state
         if carry.windows != state.chunks:
-            raise BrokenLog(f"the carry of job {owned.job} is of window {carry.windows}, and its log has {state.chunks}")
+            raise BrokenLog(
+                f"the carry of job {owned.job} is of window {carry.windows}, and its log has {state.chunks}"
+            )
         first, _ = self._family.plan.bounds(carry.windows, state.frames)
         conditioning = Conditioning(self._ownership.client, owned.job, first=first, shared=carry.shared)
         heard = state.first_chunk_at / 1000 if state.first_chunk_at else None
@@ -187,7 +187,10 @@ class AcousticWorker:
         owned, carry = sounding.owned, sounding.carry
         sound = np.ascontiguousarray(pcm, dtype="<i2").tobytes()
         chunk = AudioChunk(
-            index=carry.windows - 1, samples=len(pcm), start_sample=start_sample, sha256=hashlib.sha256(sound).hexdigest()
+            index=carry.windows - 1,
+            samples=len(pcm),
+            start_sample=start_sample,
+            sha256=hashlib.sha256(sound).hexdigest(),
         )
         if sounding.heard_from is None:
             sounding.heard_from = time.time()

@@ -27,7 +27,9 @@ class FrameHistory:
     forced: np.ndarray  # (draws, codebooks) int16; empty for a new job
     sent: int = 0  # frames whose conditioning is out already
     codes: list[np.ndarray] = field(default_factory=list)  # each (codebooks,) int16
-    waiting: list[np.ndarray] = field(default_factory=list)  # conditioning of the frames from `sent` on, (width,) float32
+    waiting: list[np.ndarray] = field(
+        default_factory=list
+    )  # conditioning of the frames from `sent` on, (width,) float32
     reason: str | None = None  # why the song ended: stop | length
 
     @property

@@ -55,9 +55,7 @@ class SpanCutter:
         start, end = self._plan.sent_with(self._spans), self._plan.sent_with(self._spans + 1)
         codes = self._span_codes(history, start, end)
         digest, parts = self._conditioning(history, end - history.sent)
-        span = SpanWindow(
-            index=self._spans, start_frame=start, frames=end - start, codes=codes, conditioning=digest
-        )
+        span = SpanWindow(index=self._spans, start_frame=start, frames=end - start, codes=codes, conditioning=digest)
         self._spans += 1
         self._draws = max(self._draws, end + self._lead)
         return Cut(span, parts)
@@ -88,7 +86,7 @@ class SpanCutter:
         return Tensor.of(history.logged(first, end + self._lead))
 
     def _conditioning(self, history: FrameHistory, frames: int) -> tuple[str, list[tuple[str, bytes]]]:
-        """(sha256, parts): entry ids are `<span + 1>-<first frame>`, so that they rise, and a second writing repeats them."""
+        """(sha256, parts): entry ids are `<span + 1>-<first frame>`: they rise, and a second writing repeats them."""
         first = history.sent
         if frames == 0:
             return hashlib.sha256(b"").hexdigest(), []
