@@ -31,7 +31,7 @@ class ApiServer(Server):
 
 def api_server(args: argparse.Namespace, broker: Broker, settings: Settings) -> ApiServer:
     """The api of one model. Raises Trouble."""
-    contract = family_named(settings.family).contract(settings.checkpoint)
+    contract = family_named(settings.family).contract(settings.checkpoint, settings.talker.max_model_len)
     try:
         app = create_app(broker, {settings.model: contract}, _api_settings(args))
     except ValueError as error:

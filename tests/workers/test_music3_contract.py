@@ -157,6 +157,13 @@ def test_a_smaller_checkpoint_has_less_room(folder, tmp_path):
     assert "no frame fits" in str(refusal(MusicContract(small), input="la " * 512))
 
 
+def test_a_deploy_file_may_leave_less_room_than_the_checkpoint_has(folder):
+    """What the talker could not hold is refused before any work is done."""
+    contract = MusicContract(folder, max_model_len=300)
+    assert contract.accept(BODY).max_frames < 300
+    assert "frames" in str(refusal(contract, max_new_tokens=300))
+
+
 def test_the_reserve_covers_sound_conditioning_and_codes(contract):
     order = contract.accept(BODY)
     pcm = int(360.478 * 32_000) * 4

@@ -16,7 +16,7 @@ READ_A_CONTRACT = """
 import json, sys
 from pathlib import Path
 from workers.models.family import load_family
-contract = load_family("minimax_music3").contract(Path(sys.argv[1]))
+contract = load_family("minimax_music3").contract(Path(sys.argv[1]), 10_240)
 contract.accept({"input": "la", "instructions": "a waltz"})
 print(json.dumps(sorted({"torch", "diffusers", "transformers"} & sys.modules.keys())))
 """

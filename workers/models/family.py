@@ -120,7 +120,7 @@ class Family:
     talker_components: tuple[str, ...]  # folders of the checkpoint that the talker reads
     acoustic_components: tuple[str, ...]
     sizes: tuple[str, ...]  # of the random checkpoints that it can make
-    contract: Callable[[Path], Contract]  # reads configs and the tokenizer only
+    contract: Callable[[Path, int], Contract]  # checkpoint folder, positions of a row; reads configs and tokenizer only
     talker: Callable[[Path, dict[str, Any]], TalkerModel]  # checkpoint folder, the deploy file's talker section
     acoustic: Callable[[Path, dict[str, Any]], AcousticModel]  # checkpoint folder, the deploy file's acoustic section
     make_checkpoint: Callable[[Path, str, int], None]  # folder, size, seed

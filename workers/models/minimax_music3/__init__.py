@@ -13,10 +13,10 @@ from workers.models.family import AcousticModel, Family, TalkerModel
 from workers.models.minimax_music3 import config
 
 
-def _contract(folder: Path) -> Contract:
+def _contract(folder: Path, max_model_len: int) -> Contract:
     from workers.models.minimax_music3.contract import MusicContract
 
-    return MusicContract(folder)
+    return MusicContract(folder, max_model_len)
 
 
 def _talker(folder: Path, settings: dict[str, Any]) -> TalkerModel:

@@ -45,9 +45,9 @@ class MusicContract:
     frame_rate = float(config.FRAME_RATE)
     fields = frozenset({"instructions", "max_new_tokens", "async_chunk", "voice", "speed", "extra_params"})
 
-    def __init__(self, folder: Path, model: str = config.MODEL) -> None:
+    def __init__(self, folder: Path, max_model_len: int = config.CONTEXT, model: str = config.MODEL) -> None:
         self.model = model
-        self._context = config.context(folder)
+        self._context = min(config.context(folder), max_model_len)
         self._tokenizer = load_tokenizer(folder / config.TOKENIZER)
         encoder = config.component_config(folder, config.CONDITION_ENCODER)
         transformer = config.component_config(folder, config.TRANSFORMER)
