@@ -110,10 +110,11 @@ class TalkerWorker:
 
     def _acoustic_is_behind(self) -> bool:
         try:
-            waiting = self._ownership.client.xlen(keys.ready(self._ownership.model))
+            ready = self._ownership.client.xlen(keys.ready(self._ownership.model))
         except redis.RedisError:
             return True
-        return waiting >= self._settings.ready_limit
+        soon = sum(not talking.cutter.began for talking in self._talking.values())
+        return ready + soon >= self._settings.ready_limit
 
     def _begin(self, owned: Owned) -> None:
         request, state = owned.state.request, owned.state
