@@ -35,11 +35,6 @@ class SpanCutter:
         self._spans = state.spans
         self._draws = state.draws  # logged
 
-    @property
-    def began(self) -> bool:
-        """Whether the acoustic stage has something of this job."""
-        return self._spans > 0
-
     @staticmethod
     def sent(state: JobState, *, lead: int, async_chunk: bool) -> int:
         """Frames whose conditioning the log's events have sent: by spans, or else hop by hop with the codes."""

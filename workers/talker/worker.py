@@ -7,12 +7,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import redis
 
 from broker_schemas import keys
-from broker_schemas.events import RowsFreed
+from broker_schemas.events import CodesLogged, RowsFreed
 from broker_schemas.job import BrokenLog, logged_codes
 from workers.models.family import Family, TalkerModel
 from workers.owning import Owned, Ownership
@@ -77,6 +78,7 @@ class TalkerWorker:
         self._talking: dict[str, Talking] = {}
         self._looked_at = 0.0
         self._made_room = False  # rows were freed since the last look
+        self._unready: set[str] = set()  # jobs whose first span is not out yet
 
     def run(self, stop: threading.Event) -> None:
         """Work until `stop`, then hand every job over."""
@@ -113,8 +115,7 @@ class TalkerWorker:
             ready = self._ownership.client.xlen(keys.ready(self._ownership.model))
         except redis.RedisError:
             return True
-        soon = sum(not talking.cutter.began for talking in self._talking.values())
-        return ready + soon >= self._settings.ready_limit
+        return ready + len(self._unready) >= self._settings.ready_limit
 
     def _begin(self, owned: Owned) -> None:
         request, state = owned.state.request, owned.state
@@ -140,13 +141,18 @@ class TalkerWorker:
             return
         cutter = SpanCutter(self._family.plan, state, lead=self._model.lead, async_chunk=async_chunk)
         self._talking[owned.job] = Talking(owned, history, cutter)
+        if not state.spans:
+            self._unready.add(owned.job)
         self._ownership.announce(owned, rows=self._model.rows, from_frame=max(0, state.draws - self._model.lead))
 
     # --- publishing ---------------------------------------------------------------------------------------------------
 
     def _publish(self, talking: Talking) -> None:
+        owned = talking.owned
         for cut in talking.cutter.cut(talking.history):
-            self._ownership.write(talking.owned, cut.payload, conditioning=cut.conditioning)
+            is_span = not isinstance(cut.payload, CodesLogged)
+            written = partial(self._unready.discard, owned.job) if is_span else None
+            self._ownership.write(owned, cut.payload, written=written, conditioning=cut.conditioning)
         if talking.history.reason:
             self._end(talking)
 
@@ -155,6 +161,7 @@ class TalkerWorker:
         if not talking.history.frames:
             message = "the model ended the song before its first frame; try another seed, or other lyrics"
             self._ownership.fail(owned, "no_frames", message, retryable=False)
+            self._unready.discard(owned.job)
         self._free(talking, "done", then=lambda: self._ownership.leases.release(owned.lease, handed_over=True))
 
     # --- letting go ---------------------------------------------------------------------------------------------------
@@ -171,6 +178,7 @@ class TalkerWorker:
     def _drop(self, talking: Talking, why: str) -> None:
         """The job is over, or no longer this worker's: its rows go at once."""
         self._free(talking, why)
+        self._unready.discard(talking.owned.job)
         self._ownership.leases.forget(talking.owned.lease)
         if why == "gap":  # the broker lost writes that this worker had counted on: begin again from the log
             self._ownership.hand_over(talking.owned)
