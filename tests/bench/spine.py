@@ -1,10 +1,11 @@
 """What the event spine costs, on this machine, in one run.
 
-    python -m tests.bench.spine [--songs 20] [--rounds 11] [--json FILE]
+    python -m tests.bench.spine [--songs 20] [--rounds 11] [--cancels 200] [--json FILE]
 
 First with an instant model: processor time, Redis operations and bytes per window. Then with the real architecture at
 its tiny size: the first chunk and the whole song through the pipeline (worker processes, a real redis-server with every
-write synced), beside the same torch code called directly, in turn; medians.
+write synced), beside the same torch code called directly, in turn; medians. Last, how long a cancel takes to free its
+rows.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,9 +27,8 @@ import numpy as np
 from broker_schemas.connection import RedisBroker
 from producer.follow import Chunk
 from producer.submit import JobIds, Limits, Producer
-from tests.chaos.conftest import LYRICS, Nursery
+from tests.chaos.conftest import Nursery
 from tests.redis_server import RedisServer
-from tests.stand_ins import request
 from tests.tiny_checkpoint import tiny_checkpoint
 from workers import run
 from workers.models.family import load_family
@@ -131,44 +133,62 @@ async def beside_direct(producer: Producer, nursery: Nursery, rounds: int) -> di
     return medians | {"added_to_first_chunk_ms": added, "rounds": len(timed) - 1}
 
 
-async def measure(songs: int, rounds: int) -> dict[str, dict[str, float]]:
-    results = {}
-    for name, model in (("per window, instant model", "instant"), ("first chunk, tiny model", str(tiny_checkpoint()))):
-        with tempfile.TemporaryDirectory() as folder:
-            server = RedisServer(Path(folder))
-            nursery = Nursery(server.url, model, Path(folder) / "workers.log")
-            if model != "instant":
-                params = {"instructions": "a quick waltz", "async_chunk": True}
-                nursery.song = lambda seed, frames, params=params: request(
-                    seed, frames, model="minimax_music3", input=LYRICS, params=params
-                )
-            client = RedisBroker(server.url).async_client()
-            producer = Producer(client, ids=JobIds(b"bench"), limits=Limits(), name="bench")
-            try:
-                work = (
-                    per_window(producer, nursery, songs)
-                    if model == "instant"
-                    else beside_direct(producer, nursery, rounds)
-                )
-                results[name] = await work
-            finally:
-                await client.aclose()
-                nursery.close()
-                server.kill()
-    return results
+async def cancelling(producer: Producer, nursery: Nursery, cancels: int) -> dict[str, float]:
+    """From a cancel's event to the event that frees its rows, by the broker's clock, with another song running."""
+    nursery.start("talker")
+    nursery.start("acoustic")
+    beside = (await producer.submit(nursery.song(0, 9000), reserve_bytes=1, body=1)).id
+    took = []
+    for seed in range(cancels):
+        job = (await producer.submit(nursery.song(seed, 9000), reserve_bytes=1, body=1)).id
+        while not (await producer.jobs.state(job)).admitted_at:
+            await asyncio.sleep(0.002)
+        await asyncio.sleep(0.05)
+        state = await producer.cancel(job, by_whom="bench")
+        while not (await producer.jobs.state(job)).rows_freed:
+            await asyncio.sleep(0.002)
+        freed = next(event.at for event in await producer.jobs.events(job) if event.type == "rows.freed")
+        took.append(freed - state.ended_at)
+    await producer.cancel(beside, by_whom="bench")
+    took.sort()
+    return {"cancels": cancels, "p50_ms": took[len(took) // 2], "p99_ms": took[int(0.99 * len(took))]}
+
+
+async def on_a_server(model: str, work: Callable[[Producer, Nursery], Awaitable[dict[str, float]]]) -> dict[str, float]:
+    """Run a measurement on an empty redis-server, with worker processes of a model."""
+    with tempfile.TemporaryDirectory() as folder:
+        server = RedisServer(Path(folder))
+        nursery = Nursery(server.url, model, Path(folder) / "workers.log")
+        client = RedisBroker(server.url).async_client()
+        try:
+            return await work(Producer(client, ids=JobIds(b"bench"), limits=Limits(), name="bench"), nursery)
+        finally:
+            await client.aclose()
+            nursery.close()
+            server.kill()
+
+
+async def measure(songs: int, rounds: int, cancels: int) -> dict[str, dict[str, float]]:
+    tiny = str(tiny_checkpoint())
+    return {
+        "per window, instant model": await on_a_server("instant", partial(per_window, songs=songs)),
+        "first chunk, tiny model": await on_a_server(tiny, partial(beside_direct, rounds=rounds)),
+        "cancel to freed rows, tiny model": await on_a_server(tiny, partial(cancelling, cancels=cancels)),
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--songs", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--cancels", type=int, default=200)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    results = asyncio.run(measure(args.songs, args.rounds))
+    results = asyncio.run(measure(args.songs, args.rounds, args.cancels))
     for name, values in results.items():
         print(name)
-        for measure_name, value in values.items():
-            print(f"  {measure_name:28}{value:12.2f}")
+        for measured, value in values.items():
+            print(f"  {measured:28}{value:12.2f}")
     if args.json:
         args.json.write_text(json.dumps(results, indent=1) + "\n")
 

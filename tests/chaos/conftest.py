@@ -12,10 +12,13 @@ from pathlib import Path
 import pytest
 
 from broker_schemas.connection import RedisBroker
+from broker_schemas.events import JobRequested
 from producer.submit import JobIds, Limits, Producer
 from tests.redis_server import RedisServer
-from tests.stand_ins import request as song
+from tests.stand_ins import request
 from tests.tiny_checkpoint import tiny_checkpoint
+
+LYRICS = "[verse]\nHold the line, hold the light\n[chorus]\nAll night long"
 
 
 class Nursery:
@@ -32,7 +35,12 @@ class Nursery:
             raise RuntimeError(log.read_text())
         self.pids: list[int] = []
         self.kind = "instant" if model == "instant" else "real"
-        self.song = song  # (seed, frames) -> JobRequested
+
+    def song(self, seed: int, frames: int) -> JobRequested:
+        if self.kind == "instant":
+            return request(seed, frames)
+        params = {"instructions": "a quick waltz", "async_chunk": True}
+        return request(seed, frames, model="minimax_music3", input=LYRICS, params=params)
 
     def start(self, role: str) -> int:
         self._process.stdin.write(f"{role}\n")
@@ -60,17 +68,11 @@ def server(tmp_path):
     server.kill()
 
 
-LYRICS = "[verse]\nHold the line, hold the light\n[chorus]\nAll night long"
-
-
 @pytest.fixture
 def nursery(server, tmp_path, request):
     """Workers of the instant model; of the real architecture at its tiny size where a test asks for `real`."""
     real = getattr(request, "param", "instant") == "real"
     nursery = Nursery(server.url, str(tiny_checkpoint()) if real else "instant", tmp_path / "workers.log")
-    if real:
-        params = {"instructions": "a quick waltz", "async_chunk": True}
-        nursery.song = lambda seed, frames: song(seed, frames, model="minimax_music3", input=LYRICS, params=params)
     yield nursery
     nursery.close()
 
