@@ -10,6 +10,15 @@ from producer.submit import JobIds, Limits, Producer
 from tests.redis_server import BINARY, RedisServer
 
 
+def pytest_addoption(parser):
+    parser.addoption("--device", default="cpu", help="where models under test compute, e.g. cuda (default: cpu)")
+
+
+@pytest.fixture(scope="session")
+def device(request) -> str:
+    return request.config.getoption("--device")
+
+
 class FakeBroker:
     durable = False
 

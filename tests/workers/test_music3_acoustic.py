@@ -29,8 +29,8 @@ def one_thread():
 
 
 @pytest.fixture(scope="module")
-def acoustic() -> MusicAcoustic:
-    return load_acoustic(tiny_checkpoint(), {"solver_steps": STEPS})
+def acoustic(device) -> MusicAcoustic:
+    return load_acoustic(tiny_checkpoint(), {"solver_steps": STEPS, "device": device})
 
 
 def conditioning(frames: int, seed: int = 0) -> np.ndarray:
@@ -80,8 +80,8 @@ def test_other_songs_in_between_change_nothing(acoustic) -> None:
     assert play(acoustic, song, distracted) == play(acoustic, song)
 
 
-def test_a_second_model_gives_the_same_bytes(acoustic) -> None:
-    again = load_acoustic(tiny_checkpoint(), {"solver_steps": STEPS})
+def test_a_second_model_gives_the_same_bytes(acoustic, device) -> None:
+    again = load_acoustic(tiny_checkpoint(), {"solver_steps": STEPS, "device": device})
     song = conditioning(250)
     assert play(again, song) == play(acoustic, song)
 

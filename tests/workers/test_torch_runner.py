@@ -18,10 +18,12 @@ FRAMES = 24
 MAX_JOBS = 16
 
 
-@pytest.fixture(scope="module")
-def talker():
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def talker(request, device):
+    if device == "cpu" and request.param == "bfloat16":
+        pytest.skip("bfloat16 is for GPUs")
     torch.set_num_threads(1)
-    return load_talker(tiny_checkpoint(), {"max_jobs": MAX_JOBS})
+    return load_talker(tiny_checkpoint(), {"max_jobs": MAX_JOBS, "device": device, "dtype": request.param})
 
 
 def new_runner(talker, **kwargs) -> TorchRunner:
