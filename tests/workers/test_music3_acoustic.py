@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -111,6 +110,7 @@ def test_whole_song_resampled_at_once_is_the_windows_resampled_one_by_one(acoust
             start, end = config.PLAN.bounds(index, len(song))
             condition = acoustic.condition(song[start:end], previous)
             noise = torch.from_numpy(solver_noise(5, index, acoustic.latent_channels, condition.shape[1]))[None]
+            noise = noise.to(condition.device)
             latents = acoustic.solve(condition, noise, previous, never)
             waveforms.append(acoustic.waveform(latents, first=index == 0, last=end == len(song)))
             previous = acoustic.overlap(latents, condition)
@@ -212,16 +212,6 @@ def test_refuses_what_is_not_this_window(acoustic) -> None:
 def test_refuses_settings(settings: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         load_acoustic(tiny_checkpoint(), settings)
-
-
-def test_tiny_is_faster_than_real_time_on_one_thread() -> None:
-    """A window in mid-song brings four seconds; CPU seconds, since others may share the machine."""
-    acoustic = load_acoustic(tiny_checkpoint(), {})
-    song = conditioning(400)
-    _, state = window(acoustic, song, 0, {})
-    start = time.process_time()
-    window(acoustic, song, 1, state)
-    assert time.process_time() - start < 2.0
 
 
 def test_bfloat16_state_is_exact() -> None:
