@@ -15,8 +15,8 @@ from api.encoding import FORMATS
 from api.errors import BROKER_AWAY
 from api.service import Service, Serving
 from broker_schemas import keys
-from broker_schemas.codec import DecodeError, unpack
 from broker_schemas.contract import Contract
+from broker_schemas.heartbeat import broker_ms, read_heartbeats
 
 _PATIENCE_S = 3  # with a broker that does not answer: whoever asks here wants to know soon
 
@@ -91,14 +91,6 @@ def _model(service: Service, name: str, contract: Contract) -> dict[str, Any]:
 async def _live_workers(service: Service) -> list[tuple[str, str]]:
     """(model, role) of each worker whose heartbeat is fresh."""
     client = service.client()
-    seconds, micros = await client.time()
-    oldest = seconds * 1000 + micros // 1000 - service.settings.worker_timeout_s * 1000
-    live = []
-    for raw in (await client.hgetall(keys.WORKERS)).values():
-        try:
-            said = unpack(raw)
-            if said["at"] >= oldest:
-                live.append((said["model"], said["role"]))
-        except (DecodeError, KeyError, TypeError):  # of a version that says other things
-            continue
-    return live
+    now_ms = broker_ms(await client.time())
+    beats = read_heartbeats(await client.hgetall(keys.WORKERS))
+    return [(beat.model, beat.role) for beat in beats if beat.alive(now_ms)]

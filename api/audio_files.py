@@ -6,10 +6,11 @@ import asyncio
 import bisect
 import hashlib
 import tempfile
+import weakref
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, NamedTuple, Protocol
 
 from api.encoding import SAMPLE_BYTES, Encoder, Format, media_type, wav_header
 from broker_schemas import keys
@@ -80,60 +81,77 @@ class EncodedFile:
                 yield piece
 
 
+class _Key(NamedTuple):
+    job: str
+    format: str
+    sound: str  # sha256 over the chunks': a job that expired may be submitted again, and sound otherwise
+
+
 class AudioFiles:
     """Gives out completed jobs' files; encodes each once, and keeps the newest within a budget of bytes."""
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
         self._folder = tempfile.TemporaryDirectory(prefix="songline-files-")
-        self._kept: OrderedDict[tuple[str, str], tuple[Path, str, int]] = OrderedDict()  # path, etag, size
-        self._locks: dict[tuple[str, str], asyncio.Lock] = {}
+        self._kept: OrderedDict[_Key, tuple[Path, str, int]] = OrderedDict()  # path, etag, size
+        self._locks: weakref.WeakValueDictionary[_Key, asyncio.Lock] = weakref.WeakValueDictionary()
 
     async def open(self, producer: Producer, job: str, format_: Format, contract: Contract) -> AudioFile:
         """The file of a completed job; raises Unknown, Expired."""
         rate, channels = contract.sample_rate, contract.channels
         kind = media_type(format_, rate, channels)
+        chunks = [event.payload for event in await producer.jobs.events(job) if event.type == AudioChunk.type]
         if format_.sndfile is None:
             frame_bytes = channels * SAMPLE_BYTES
-            chunks = [event.payload for event in await producer.jobs.events(job) if event.type == AudioChunk.type]
             sound_bytes = sum(chunk.samples for chunk in chunks) * frame_bytes
             header = wav_header(rate, channels, sound_bytes) if format_.name == "wav" else b""
             return PcmFile(producer.client, job, chunks, frame_bytes=frame_bytes, header=header, media_type=kind)
-        key = job, format_.name
+        sound = hashlib.sha256("".join(chunk.sha256 for chunk in chunks).encode()).hexdigest()
+        key = _Key(job, format_.name, sound)
         async with self._locks.setdefault(key, asyncio.Lock()):
             if key not in self._kept:
-                self._keep(key, *await self._encode(producer, job, format_, contract))
+                self._keep(key, *await self._encode(producer.client, job, len(chunks), format_, contract))
             self._kept.move_to_end(key)
             path, etag, _ = self._kept[key]
             return EncodedFile(path, etag, kind)
 
     def forget(self, job: str) -> None:
-        for key in [key for key in self._kept if key[0] == job]:
+        for key in [key for key in self._kept if key.job == job]:
             self._drop(key)
+
+    async def forget_gone(self, client) -> None:
+        """Drop the files of jobs that have expired, or were purged by another process."""
+        for job in {key.job for key in self._kept}:
+            if not await client.exists(keys.log(job)):
+                self.forget(job)
 
     def close(self) -> None:
         self._folder.cleanup()
 
-    def _keep(self, key: tuple[str, str], path: Path, etag: str) -> None:
+    def _keep(self, key: _Key, path: Path, etag: str) -> None:
         self._kept[key] = path, etag, path.stat().st_size
         while sum(size for *_, size in self._kept.values()) > self._budget and len(self._kept) > 1:
             self._drop(next(iter(self._kept)))
 
-    def _drop(self, key: tuple[str, str]) -> None:
+    def _drop(self, key: _Key) -> None:
         path, *_ = self._kept.pop(key)
-        self._locks.pop(key, None)
         path.unlink(missing_ok=True)
 
-    async def _encode(self, producer: Producer, job: str, format_: Format, contract: Contract) -> tuple[Path, str]:
-        chunks = (await producer.jobs.state(job)).chunks
-        path = Path(self._folder.name) / f"{job}.{format_.suffix}"
-        with path.open("w+b") as target:
-            encoder = await asyncio.to_thread(Encoder, target, format_, contract.sample_rate, contract.channels)
-            for index in range(chunks):
-                await asyncio.to_thread(encoder.write, await read_chunk(producer.client, job, index))
-            await asyncio.to_thread(encoder.close)
-        with path.open("rb") as target:
-            return path, await asyncio.to_thread(_file_etag, target)
+    async def _encode(self, client, job: str, chunks: int, format_: Format, contract: Contract) -> tuple[Path, str]:
+        """A new file, and its ETag."""
+        target = tempfile.NamedTemporaryFile("w+b", dir=self._folder.name, suffix=f".{format_.suffix}", delete=False)
+        path = Path(target.name)
+        try:
+            with target:
+                encoder = await asyncio.to_thread(Encoder, target, format_, contract.sample_rate, contract.channels)
+                for index in range(chunks):
+                    await asyncio.to_thread(encoder.write, await read_chunk(client, job, index))
+                await asyncio.to_thread(encoder.close)
+            with path.open("rb") as file:
+                return path, await asyncio.to_thread(_file_etag, file)
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
 
 
 async def read_chunk(client, job: str, index: int) -> bytes:

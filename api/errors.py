@@ -12,12 +12,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Match
 
 from broker_schemas.codec import DecodeError
 from broker_schemas.contract import BadField
 from broker_schemas.job import BrokenLog, JobState, Status
 from producer.follow import Expired
-from producer.submit import Full, KeyReused
+from producer.submit import Full, KeyReused, TooLarge
 
 _log = logging.getLogger(__name__)
 
@@ -27,9 +28,12 @@ BROKER_AWAY = (
     redis.exceptions.TimeoutError,
     redis.exceptions.OutOfMemoryError,
     redis.exceptions.ReadOnlyError,
+    redis.exceptions.ClusterDownError,
     ConnectionError,
     TimeoutError,
 )
+_CANNOT_NOW = ("MISCONF", "NOREPLICAS", "CLUSTERDOWN", "MASTERDOWN", "OOM", "READONLY")  # errors without a class
+_QUOTED = 100  # characters shown of what a client sent
 _NO_RETRY = {"x-should-retry": "false"}  # OpenAI's clients else send a 409 or 500 again
 
 
@@ -48,7 +52,7 @@ class ApiError(Exception):
         super().__init__(message)
         self.status = status
         self.code = code
-        self.param = param
+        self.param = param and param[:_QUOTED]
         self.headers = headers or {}
 
     @property
@@ -69,8 +73,24 @@ class ApiError(Exception):
         return JSONResponse(self.body(), self.status, headers=self.headers)
 
 
+class Stopping(ApiError):
+    """This process is shutting down; the job goes on."""
+
+    def __init__(self, job: str) -> None:
+        super().__init__(
+            503, f"This api process is shutting down. Job {job} goes on: GET /v1/jobs/{job} from another one.",
+            code="api_stopping", headers={"Retry-After": "1", **_NO_RETRY},
+        )  # fmt: skip
+
+
+def quoted(sent: Any) -> str:
+    """What a client sent, as an error message shows it."""
+    text = repr(sent)
+    return text if len(text) <= _QUOTED else f"{text[:_QUOTED]}…"
+
+
 def unknown_job(job: str) -> ApiError:
-    message = f"There is no job {job!r}: use an id that POST /v1/jobs returned to you."
+    message = f"There is no job {quoted(job)}: use an id that POST /v1/jobs returned to you."
     return ApiError(404, message, code="job_not_found")
 
 
@@ -83,22 +103,21 @@ def expired_job(job: str) -> ApiError:
 
 def unknown_model(model: str, known: list[str]) -> ApiError:
     return ApiError(
-        404, f"There is no model {model!r} here: use one of {', '.join(known) or '(none is served)'}.",
+        404, f"There is no model {quoted(model)} here: use one of {', '.join(known) or '(none is served)'}.",
         code="model_not_found", param="model",
     )  # fmt: skip
+
+
+def broker_cannot(error: BaseException) -> bool:
+    """Whether the broker is away, or cannot take writes now."""
+    said = isinstance(error, redis.exceptions.ResponseError) and str(error).startswith(_CANNOT_NOW)
+    return said or isinstance(error, BROKER_AWAY)
 
 
 def broker_away(error: Exception) -> ApiError:
     return ApiError(
         503, f"The broker cannot be used now ({type(error).__name__}): try again in some seconds.",
         code="broker_unavailable", headers={"Retry-After": "2"},
-    )  # fmt: skip
-
-
-def api_stopping(job: str) -> ApiError:
-    return ApiError(
-        503, f"This api process is shutting down. Job {job} goes on: GET /v1/jobs/{job} from another one.",
-        code="api_stopping", headers={"Retry-After": "1", **_NO_RETRY},
     )  # fmt: skip
 
 
@@ -118,11 +137,10 @@ def without_sound(state: JobState) -> ApiError:
 
 
 def ended_without_sound(state: JobState) -> ApiError:
-    """What a synchronous request answers when its job failed or was cancelled."""
-    if state.status is Status.CANCELLED:
-        message = f"Job {state.id} was cancelled (by {state.cancelled_by}): submit it again."
-        return ApiError(409, message, code="job_cancelled", headers=_NO_RETRY)
+    """What a request that waited for its job's sound answers when the job failed or was cancelled."""
     failed = state.error
+    if failed is None:
+        return without_sound(state)
     if failed.retryable:
         return ApiError(503, failed.message, code=failed.code, headers={"Retry-After": "1"})
     return ApiError(500, failed.message, code=failed.code, headers=_NO_RETRY)
@@ -138,6 +156,9 @@ def as_api_error(error: Exception) -> ApiError:
         case Full():
             message = f"The queue is full: {error}."
             return ApiError(429, message, code="queue_full", headers={"Retry-After": str(error.retry_after)})
+        case TooLarge():
+            message = f"This is too large: {error}. Lower max_new_tokens, or have the operator raise --max-bytes."
+            return ApiError(400, message, code="job_too_large", param="max_new_tokens")
         case KeyReused():
             return ApiError(422, f"{error}.", code="idempotency_key_reused", param="Idempotency-Key")
         case Expired():
@@ -146,7 +167,7 @@ def as_api_error(error: Exception) -> ApiError:
             return ApiError(500, f"The job's log cannot be read: {error}", code="log_unreadable", headers=_NO_RETRY)
         case ClientDisconnect():
             return ApiError(400, "The connection was closed before the whole body had come.", code="body_cut_short")
-        case _ if isinstance(error, BROKER_AWAY):
+        case _ if broker_cannot(error):
             return broker_away(error)
     _log.error("unforeseen", exc_info=error)
     return ApiError(500, "Something unforeseen happened here; the api's own log has it.", code="internal_error")
@@ -160,14 +181,22 @@ def _invalid(error: RequestValidationError) -> ApiError:
 
 def _http(request: Request, error: HTTPException) -> ApiError:
     phrase = HTTPStatus(error.status_code).phrase
+    path = request.url.path[:_QUOTED]
     match error.status_code:
         case 404:
-            return ApiError(404, f"There is no {request.url.path} here: /docs lists what there is.", code="not_found")
+            return ApiError(404, f"There is no {path} here: /docs lists what there is.", code="not_found")
         case 405:
-            message = f"{request.method} is not for {request.url.path}: use {(error.headers or {}).get('Allow')}."
-            return ApiError(405, message, code="method_not_allowed", headers=dict(error.headers or {}))
+            allowed = ", ".join(_methods(request))
+            message = f"{request.method} is not for {path}: use {allowed}."
+            return ApiError(405, message, code="method_not_allowed", headers={"Allow": allowed})
     code = phrase.lower().replace(" ", "_")
     return ApiError(error.status_code, str(error.detail), code=code, headers=dict(error.headers or {}))
+
+
+def _methods(request: Request) -> list[str]:
+    """All methods that the request's path takes."""
+    matching = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+    return sorted({method for route in matching for method in route.methods})
 
 
 def install(app: FastAPI) -> None:
@@ -182,7 +211,8 @@ def install(app: FastAPI) -> None:
     async def http(request: Request, error: HTTPException) -> JSONResponse:
         return _http(request, error).response()
 
-    for kind in (ApiError, ClientDisconnect, BadField, Full, KeyReused, Expired, BrokenLog, DecodeError, *BROKER_AWAY):
+    expected = (ApiError, ClientDisconnect, BadField, Full, TooLarge, KeyReused, Expired, BrokenLog, DecodeError)
+    for kind in (*expected, redis.exceptions.ResponseError, *BROKER_AWAY):
         app.add_exception_handler(kind, known)
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, http)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from api.errors import BROKER_AWAY
 from broker_schemas import keys
 from broker_schemas.codec import DecodeError
 from broker_schemas.job import BrokenLog
@@ -18,7 +16,6 @@ if TYPE_CHECKING:
     from api.service import Service
 
 _log = logging.getLogger(__name__)
-_COUNT_EVERY_S = 1.0
 _SECONDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 8, 13, 21, 34, 60, 120, 300)
 
 
@@ -30,7 +27,9 @@ class Metrics:
         self.submissions = self._counter("submissions", "Jobs accepted", "model", "route")
         self.refusals = self._counter("refusals", "Requests refused before they became jobs", "field", "code")
         self.jobs = self._counter("jobs", "Jobs accepted here that are final", "model", "status")
-        self.bytes_out = self._counter("stream_bytes", "Bytes of sound sent to clients, as encoded", "kind")
+        self.bytes_out = self._counter(
+            "stream_bytes", "Bytes of sound sent to clients: of PCM or a file, without the events around it", "kind"
+        )
         self.first_audio = Histogram(
             "songline_first_audio_seconds", "From acceptance to the first chunk, by the broker's clock", ["model"],
             registry=self.registry, buckets=_SECONDS,
@@ -50,19 +49,10 @@ class Metrics:
 
 
 async def count_final_jobs(service: Service) -> None:
-    """Run for ever: count each job that this process accepted, once it is final.
+    """Count the jobs that this process accepted and that have become final since.
 
     One read of the live set tells which ones are, however many there are.
     """
-    while True:
-        await asyncio.sleep(_COUNT_EVERY_S)
-        try:
-            await _count(service)
-        except BROKER_AWAY as error:
-            _log.warning("final jobs are not counted now: %s", error)
-
-
-async def _count(service: Service) -> None:
     if not service.accepted:
         return
     candidates = frozenset(service.accepted)  # before the read, so that a job accepted since is not taken for final

@@ -9,7 +9,7 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from api.audio_files import AudioFile
-from api.errors import ApiError
+from api.errors import ApiError, quoted
 
 _RANGE = re.compile(r"bytes\s*=\s*(\d{0,18})\s*-\s*(\d{0,18})", re.IGNORECASE)
 
@@ -66,7 +66,7 @@ def _bounds(header: str | None, size: int) -> tuple[int, int] | None:
     stop = min(size, int(last) + 1) if first and last else size
     if start >= size or (not first and int(last) == 0):
         raise ApiError(
-            416, f"The file has {size} bytes, and {header!r} asks for none of them.",
+            416, f"The file has {size} bytes, and {quoted(header)} asks for none of them.",
             code="range_not_satisfiable", param="Range", headers={"Content-Range": f"bytes */{size}"},
         )  # fmt: skip
     return start, stop

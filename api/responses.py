@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from api.ending import end
-from api.errors import api_stopping, as_api_error
+from api.errors import Stopping, as_api_error
 from api.service import Service
 
 _log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ async def while_connected(service: Service, job: str, receive: Receive, work: Aw
 
     Raises:
         Dropped: the client closed the connection.
-        ApiError: this process is shutting down (503).
+        Stopping: this process is shutting down.
     """
     working = asyncio.ensure_future(work)
     dropped = asyncio.ensure_future(until_dropped(receive))
@@ -56,7 +56,7 @@ async def while_connected(service: Service, job: str, receive: Receive, work: Aw
         if working.done():
             return working.result()
         # Where a process that shuts down closes the connection itself, that is no client's wish.
-        raise api_stopping(job) if service.stopping.is_set() else Dropped
+        raise Stopping(job) if service.stopping.is_set() else Dropped
     finally:
         await end(*waits)
 
@@ -113,12 +113,12 @@ class Stream(Response):
         if scope["method"] == "HEAD":
             await self._start(send)
         else:
-            sent = self._service.metrics.bytes_out.labels(self._kind)
             async for piece in self._body:
                 if not self._started:
                     await self._start(send)
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
-                sent.inc(len(piece))
+                if self.media_type != EVENT_STREAM:
+                    self._service.metrics.bytes_out.labels(self._kind).inc(len(piece))
             if not self._started:
                 await self._start(send)
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -21,9 +21,8 @@ class ApiSettings:
     deadline_s: float = 1800.0  # of a job whose request names none
     max_deadline_s: float = 86_400.0
     max_wait_s: float = 60.0  # of a long poll
-    max_body_bytes: int = 8 << 20
+    max_body_bytes: int = 1 << 20
     keep_alive_s: float = 15.0  # the longest silence of an event stream
     broker_patience_s: float = 60.0  # how long an open stream waits for a broker that is away
-    worker_timeout_s: float = 10.0  # a worker whose heartbeat is older is dead
     files_bytes: int = 1 << 30  # encoded files kept on disk
     name: str = field(default_factory=lambda: f"api-{socket.gethostname()}-{os.getpid()}")

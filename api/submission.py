@@ -14,7 +14,7 @@ from typing import Any
 from fastapi import Request
 
 from api.encoding import FORMATS
-from api.errors import ApiError, as_api_error
+from api.errors import ApiError, as_api_error, quoted
 from api.service import Service
 from api.trace import traceparent
 from broker_schemas.codec import digest
@@ -28,7 +28,7 @@ _OWN = frozenset({"response_format", "stream", "stream_format", "deadline_s", "u
 _OPENAI = frozenset({"voice", "instructions", "speed"})
 _STREAM_FORMATS = ("sse", "audio")
 _DRAWN_SEEDS = 1 << 53  # seeds are drawn below what JavaScript's numbers hold exactly
-_DRAINED = 4  # times the limit: what is read of a body that is too large, as a client hears nothing while it sends
+_DRAINED = 32  # times the limit: what is read of a body that is too large, as a client hears nothing while it sends
 _IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 
@@ -62,7 +62,7 @@ class Ask:
 
 
 async def submit(service: Service, request: Request, owner: str, *, route: str) -> tuple[Ask, Submitted]:
-    """Read a request and make it a job; raises ApiError, BadField, Full, KeyReused."""
+    """Read a request and make it a job; raises ApiError, BadField, Full, TooLarge, KeyReused."""
     try:
         ask = await _ask(service, await _body(request, service.settings.max_body_bytes))
         submitted = await (await service.producer()).submit(
@@ -142,7 +142,7 @@ async def _ask(service: Service, body: dict[str, Any]) -> Ask:
     known = _COMMON | _OWN | _OPENAI | contract.fields
     for name in given:
         if name not in known:
-            raise BadField(name, f"{name!r} means nothing to {model}: leave it out. Known: {_listed(known)}.")
+            raise BadField(name, f"{quoted(name)} means nothing to {model}: leave it out. Known: {_listed(known)}.")
     try:
         digest(body)
     except (TypeError, OverflowError):
@@ -187,7 +187,9 @@ def _deadline(given: Mapping[str, Any], default: float, longest: float) -> float
 def _response_format(given: Mapping[str, Any]) -> str | None:
     name = given.get("response_format")
     if name is not None and (not isinstance(name, str) or name not in FORMATS):
-        raise BadField("response_format", f"response_format {name!r} cannot be made: use one of {', '.join(FORMATS)}.")
+        raise BadField(
+            "response_format", f"response_format {quoted(name)} cannot be made: use one of {', '.join(FORMATS)}."
+        )
     return name
 
 

@@ -14,7 +14,8 @@
 --      10 trim      first entry of the spans stream that is still needed, '' to trim nothing
 --      11 carry     the acoustic stage's state after the chunk, '' to leave it
 --      12 type      of the event
---      13… id, blob pairs: conditioning parts for the spans stream; field, value pairs of the chunk for the audio stream
+--      13 after     draws that the log must have before a span; chunks before job.completed
+--      14… id, blob pairs: conditioning parts for the spans stream; field, value pairs of the chunk for the audio stream
 --
 -- Reply {status, seq or 0, detail}: ok | already | gone (no log) | lost (not the lease's token) | conflict (same
 -- identity, other data) | final (detail: which) | gap (detail: the next index)
@@ -42,12 +43,17 @@ else
     if redis.call('HEXISTS', head, 'terminal') == 1 or index ~= next_span then
       return {'gap', 0, tostring(next_span)}
     end
+    local draws = tonumber(redis.call('HGET', head, 'draws') or '0')
+    if draws < tonumber(ARGV[13]) then return {'gap', 0, tostring(draws)} end
   elseif kind == 'codes' then
     local draws = tonumber(redis.call('HGET', head, 'draws') or '0')
     if index ~= draws then return {'gap', 0, tostring(draws)} end
   elseif kind == 'chunk' then
     local next_chunk = tonumber(redis.call('HGET', head, 'chunks') or '0')
     if index ~= next_chunk then return {'gap', 0, tostring(next_chunk)} end
+  elseif ARGV[12] == 'job.completed' then
+    local chunks = tonumber(redis.call('HGET', head, 'chunks') or '0')
+    if chunks ~= tonumber(ARGV[13]) then return {'gap', 0, tostring(chunks)} end
   end
 end
 
@@ -60,6 +66,9 @@ local function uint64(value)  -- MessagePack's uint 64, exact up to 2^53
   return '\207' .. table.concat(bytes)
 end
 
+if kind == 'final' then  -- first, as a broker that is out of memory lets a script go on once it has written
+  redis.call('DEL', spans, carry)
+end
 local now = redis.call('TIME')
 local at = tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
 local seq = redis.call('HINCRBY', head, 'seq', 1)
@@ -71,7 +80,7 @@ if kind == 'span' or kind == 'terminal' or kind == 'codes' then
   if tonumber(redis.call('HGET', head, 'draws') or '0') < tonumber(ARGV[9]) then
     redis.call('HSET', head, 'draws', ARGV[9])
   end
-  for part = 13, #ARGV, 2 do
+  for part = 14, #ARGV, 2 do
     redis.call('XADD', spans, ARGV[part], 'x', ARGV[part + 1])
   end
 end
@@ -80,12 +89,12 @@ if kind == 'span' or kind == 'terminal' then
   if kind == 'terminal' then redis.call('HSET', head, 'terminal', 1) end
 elseif kind == 'chunk' then
   redis.call('HSET', head, 'chunks', index + 1)
-  redis.call('XADD', audio, (index + 1) .. '-0', unpack(ARGV, 13))
+  redis.call('HINCRBY', head, 'bytes', #ARGV[15])
+  redis.call('XADD', audio, (index + 1) .. '-0', unpack(ARGV, 14))
   if ARGV[11] ~= '' then redis.call('SET', carry, ARGV[11]) end
   if ARGV[10] ~= '' then redis.call('XTRIM', spans, 'MINID', ARGV[10]) end
 elseif kind == 'final' then
   redis.call('HSET', head, 'final', ARGV[12])
-  redis.call('DEL', spans, carry)
   for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, ARGV[8]) end
 end
 return {'ok', seq, ''}

@@ -11,17 +11,18 @@ import re
 TALKER, ACOUSTIC = "talker", "acoustic"
 ROLES = (TALKER, ACOUSTIC)
 
-# The live set, and in its slot what live jobs hold of the budget.
+# The live set, and in its slot what jobs hold of the budget until their keys go.
 LIVE = "sl:live"  # zset: job id -> time of acceptance (ms)
 RESERVED = "{sl:live}:reserved"  # hash: job id -> "<owner>\n<model>\n<bytes>"; field "" sums the bytes
-EXPIRING = "sl:expiring"  # zset: "<owner>/<job id>" -> when the job's keys go (ms)
+EXPIRING = "{sl:live}:expiring"  # zset: "<owner>/<job id>" of final jobs -> when their keys go (ms)
+RETIREMENTS = "{sl:live}:retirements"  # list: when the newest final jobs left the live set (ms)
 
 # Signals, all in one slot so that a worker waits for all of its own in one read.
-TOMBSTONES = "sl:tombstones"  # stream, capped: cancelled job ids
+TOMBSTONES = "sl:tombstones"  # stream, capped: ids of jobs that ended before they were done
+TOMBSTONES_KEPT = 10_000
+BELLS_KEPT = 1_000
 
 WORKERS = "sl:workers"  # hash: worker name -> what it says of itself (MessagePack), refreshed as a heartbeat
-RETIREMENTS = "sl:retirements"  # list: when the newest final jobs left (ms); what Retry-After is reckoned from
-RETIREMENTS_KEPT = 64
 SECRET = "sl:secret"  # string: signs job ids
 
 _PART = re.compile(r"[A-Za-z0-9._-]{1,128}")

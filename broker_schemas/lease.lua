@@ -26,7 +26,7 @@ end
 
 if verb == 'release' then
   if field('token') ~= token then return {'lost'} end
-  redis.call('HSET', lease, 'expires', now, 'handed_over', ARGV[3])
+  redis.call('HSET', lease, 'token', '', 'expires', now, 'handed_over', ARGV[3])
   if ARGV[4] ~= '' then redis.call('HSET', lease, 'error', ARGV[4]) end
   return {'ok'}
 end

@@ -84,6 +84,7 @@ def append(
     pcm: bytes = b"",
     carry: bytes = b"",
     trim: str = "",
+    after: int = 0,
     same_as: str = "",
 ) -> Call:
     """The append-if of one event with its companions.
@@ -93,6 +94,7 @@ def append(
         ttl_ms: how long the job's keys live on, for final events.
         conditioning: (entry id, payload) of each part for the spans stream, for spans and logged codes.
         pcm, carry, trim: the chunk, the acoustic state after it, and the first spans entry still needed.
+        after: how many logged draws (spans) or chunks (job.completed) the writer counts on; fewer are a gap.
         same_as: what tells whether a second writing is the same, where that is not the data's digest.
     """
     kind, index, draws = _kind(payload)
@@ -102,7 +104,7 @@ def append(
     body = encode_open(payload, job=job, by=by)
     args = [
         kind, token, role, payload.identity, same_as or digest(payload.data()), index, body, ttl_ms, draws, trim,
-        carry, payload.type, *companions,
+        carry, payload.type, after, *companions,
     ]  # fmt: skip
     return Call("append_if", keys.job_keys(job), args)
 
@@ -164,19 +166,31 @@ def drop_pointer(stream: str, job: str, role: str) -> Call:
     return Call("pointer", [stream, keys.posted(stream)], ["drop", job, keys.group(role)])
 
 
-def reserve(job: str, *, now_ms: int, bytes_: int, max_jobs: int, max_bytes: int, owner: str, model: str) -> Call:
+_BUDGET = [keys.LIVE, keys.RESERVED, keys.EXPIRING, keys.RETIREMENTS]
+
+
+def reserve(job: str, *, bytes_: int, max_jobs: int, max_bytes: int, owner: str, model: str) -> Call:
     """Hold a job's worst case; the reply is [1 or 0, live jobs, bytes held]."""
-    return Call("reserve", [keys.LIVE, keys.RESERVED], ["take", job, now_ms, bytes_, max_jobs, max_bytes, owner, model])
+    return Call("reserve", _BUDGET, ["take", job, bytes_, max_jobs, max_bytes, owner, model])
 
 
-def give_back(job: str) -> Call:
-    return Call("reserve", [keys.LIVE, keys.RESERVED], ["give", job])
+def hold(job: str, *, bytes_: int, owner: str, model: str) -> Call:
+    """Hold an accepted job's worst case, whatever the bounds."""
+    return reserve(job, bytes_=bytes_, max_jobs=1 << 53, max_bytes=1 << 53, owner=owner, model=model)
 
 
-def retire(job: str, *, model: str, owner: str) -> list[Call]:
-    """What a final job leaves in other slots, in order; leaving the live set comes last, as it ends the sweeps."""
+def give_back(job: str, owner: str = "") -> Call:
+    """The job is gone: it holds nothing any more."""
+    return Call("reserve", _BUDGET, ["give", job, owner])
+
+
+def retire(job: str, *, model: str, owner: str, ttl_ms: int, bytes_: int) -> list[Call]:
+    """Clear what a final job leaves in other slots; leaving the live set comes last, as it ends the sweeps.
+
+    Doing so twice is harmless. `bytes_` is what the job's sound goes on to hold until its keys go.
+    """
     return [
         drop_pointer(keys.requests(model, owner), job, keys.TALKER),
         drop_pointer(keys.ready(model), job, keys.ACOUSTIC),
-        give_back(job),
+        Call("reserve", _BUDGET, ["retire", job, ttl_ms, bytes_, owner, model]),
     ]

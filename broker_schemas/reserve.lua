@@ -1,26 +1,49 @@
--- What live jobs hold of the budget: how many there are, and the bytes of their worst cases.
+-- What jobs hold of the budget: how many are live, and bytes; a live job its worst case, a final one its sound.
 --
--- KEYS  live reserved                                                (one slot)
--- ARGV  take job now_ms bytes max_jobs max_bytes owner model | give job
+-- KEYS  live reserved expiring retirements                           (one slot)
+-- ARGV  take   job bytes max_jobs max_bytes owner model
+--       retire job ttl_ms bytes owner model     it is final: it holds `bytes` until its keys go
+--       give   job owner                        it is gone, or never was: it holds nothing
 --
--- take replies {1 or 0, jobs, bytes}; taking again what is held is a yes and changes nothing.
-local live, reserved = KEYS[1], KEYS[2]
+-- take replies {1 or 0, live jobs, bytes held}; taking what is held is a yes and changes nothing.
+local live, reserved, expiring, retirements = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local verb, job = ARGV[1], ARGV[2]
+local clock = redis.call('TIME')
+local now = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
 local held = redis.call('HGET', reserved, job)
-local jobs = redis.call('ZCARD', live)
 local total = tonumber(redis.call('HGET', reserved, '') or '0')
+
+local function hold(bytes, owner, model)
+  total = total - (held and tonumber(string.match(held, '(%d+)$')) or 0) + bytes
+  if owner then
+    redis.call('HSET', reserved, job, owner .. '\n' .. model .. '\n' .. bytes)
+  else
+    redis.call('HDEL', reserved, job)
+  end
+  if total > 0 then redis.call('HSET', reserved, '', total) else redis.call('HDEL', reserved, '') end
+end
+
 if verb == 'take' then
+  local jobs, bytes = redis.call('ZCARD', live), tonumber(ARGV[3])
+  if redis.call('ZSCORE', live, job) then return {1, jobs, total} end
+  if jobs >= tonumber(ARGV[4]) or total + bytes > tonumber(ARGV[5]) then return {0, jobs, total} end
+  redis.call('ZADD', live, now, job)
+  hold(bytes, ARGV[6], ARGV[7])
+  return {1, jobs + 1, total}
+end
+
+local was_live = redis.call('ZREM', live, job)
+if verb == 'give' then
+  if held then hold(0) end
+  redis.call('ZREM', expiring, ARGV[3] .. '/' .. job)
+  return {was_live}
+end
+if was_live == 1 then
   local bytes = tonumber(ARGV[4])
-  if held then return {1, jobs, total} end
-  if jobs >= tonumber(ARGV[5]) or total + bytes > tonumber(ARGV[6]) then return {0, jobs, total} end
-  redis.call('ZADD', live, ARGV[3], job)
-  redis.call('HSET', reserved, job, ARGV[7] .. '\n' .. ARGV[8] .. '\n' .. ARGV[4], '', total + bytes)
-  return {1, jobs + 1, total + bytes}
+  if bytes > 0 then hold(bytes, ARGV[5], ARGV[6]) elseif held then hold(0) end
+  redis.call('LPUSH', retirements, now)
+  redis.call('LTRIM', retirements, 0, 63)
+  redis.call('PEXPIRE', retirements, 3600000)
 end
-redis.call('ZREM', live, job)
-if held then
-  local left = total - tonumber(string.match(held, '(%d+)$'))
-  redis.call('HDEL', reserved, job)
-  if left <= 0 then redis.call('HDEL', reserved, '') else redis.call('HSET', reserved, '', left) end
-end
-return {held and 1 or 0, redis.call('ZCARD', live), total}
+redis.call('ZADD', expiring, 'NX', now + tonumber(ARGV[3]), ARGV[5] .. '/' .. job)
+return {was_live}

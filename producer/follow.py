@@ -12,7 +12,8 @@ from broker_schemas.events import Event, decode
 from broker_schemas.job import BrokenLog, JobState, fold
 
 _STATES_KEPT = 4096
-_READ_AT_ONCE = 16  # a song's chunks are half a MiB each, and each follower holds a read of them
+_READ_AT_ONCE = 4  # a song's chunks are half a MiB each, and each follower holds a read of them
+_ANEW_AT_MOST = 3
 
 
 class Unknown(LookupError):
@@ -90,32 +91,50 @@ class Jobs:
 
         Raises:
             Unknown: there is no such job.
+            BrokenLog: the log's events cannot follow one another, however often it is read.
             Expired: the job's keys went in the meantime.
         """
-        state = JobState()
-        told = after_seq  # newest event given out or skipped
+        state, newest = JobState(), b""
+        told: list[int] = []  # what of each event has been told or skipped, by seq
         heard = after_chunk + 1  # chunks given out or skipped
+        anew = 0  # times that the log was read anew with nothing new in it
         while not (state.status.final and (not sound or heard >= state.chunks)):
             cursors = {keys.log(job): f"{state.seq}-0"}
             if sound:
                 cursors[keys.audio(job)] = f"{heard}-0"
             reply = await self._client.xread(cursors, count=_READ_AT_ONCE, block=BLOCK_MS)
-            if not reply and not await self._client.exists(keys.log(job)):
-                raise Expired(job) if state.seq else Unknown(job)
             streams = {name.decode(): entries for name, entries in reply}
+            if not reply and not await self._still_there(job, state, newest):
+                if not await self._client.exists(keys.log(job)):
+                    raise Expired(job) if state.seq else Unknown(job)
+                state, anew = JobState(), anew + 1
             for _, entry in streams.get(keys.log(job), ()):
-                event = decode(entry[b"e"])
+                raw = entry[b"e"]
+                event = decode(raw)
                 try:
-                    state = fold([event], state)
-                except BrokenLog:  # a broker that lost its newest writes goes on with others: read anew, once
-                    if event.seq == 1:
+                    state, newest = fold([event], state), raw
+                except BrokenLog:  # a broker that lost its newest writes goes on with others
+                    if anew > _ANEW_AT_MOST:
                         raise
-                    state = JobState()
+                    state, anew = JobState(), anew + 1
                     break
-                if event.seq > told:
-                    told = event.seq
+                place, mark = event.seq - 1, hash(raw)
+                if place < len(told):
+                    known = told[place] == mark
+                    if not known:
+                        told[place:] = [mark]
+                else:
+                    known = event.seq <= after_seq
+                    told.append(mark)
+                if not known:
+                    anew = 0
                     yield event
             for entry in streams.get(keys.audio(job), ()):
                 chunk = Chunk.of(entry)
-                heard = chunk.index + 1
+                heard, anew = chunk.index + 1, 0
                 yield chunk
+
+    async def _still_there(self, job: str, state: JobState, newest: bytes) -> bool:
+        """Whether the newest event that was read is where it was: a broker may have lost it."""
+        entries = await self._client.xrange(keys.log(job), f"{state.seq}-0", f"{state.seq}-0")
+        return bool(entries) and entries[0][1][b"e"] == newest

@@ -7,18 +7,17 @@ import hashlib
 import hmac
 import math
 import secrets
-import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from broker_schemas import keys, log
-from broker_schemas.codec import digest
-from broker_schemas.events import JobCancelled, JobRequested
-from broker_schemas.job import JobState
-from producer.follow import Expired, Jobs, Unknown
+from redis.exceptions import OutOfMemoryError
 
-TOMBSTONES_KEPT = 10_000
-BELLS_KEPT = 1_000
+from broker_schemas import keys, log
+from broker_schemas.codec import DecodeError, digest
+from broker_schemas.events import JobCancelled, JobRequested
+from broker_schemas.heartbeat import broker_ms
+from broker_schemas.job import BrokenLog, JobState
+from producer.follow import Jobs, Unknown
 
 
 class Full(Exception):
@@ -27,6 +26,13 @@ class Full(Exception):
     def __init__(self, retry_after: int, live: int) -> None:
         super().__init__(f"{live} jobs are live and the budget is spent; try again in {retry_after} s")
         self.retry_after = retry_after
+
+
+class TooLarge(ValueError):
+    """The job alone may come to hold more than all jobs may."""
+
+    def __init__(self, reserve_bytes: int, max_bytes: int) -> None:
+        super().__init__(f"the job may come to hold {reserve_bytes:,} bytes; all jobs may hold {max_bytes:,}")
 
 
 class KeyReused(Exception):
@@ -102,74 +108,95 @@ class Producer:
 
         Raises:
             Full: over the queue's or the bytes' bound; nothing was written.
+            TooLarge: it would never fit.
             KeyReused: the Idempotency-Key came with another body.
         """
+        keys.checked(request.model, "model")
+        keys.checked(request.owner, "owner")
         request = replace(request, ttl_ms=int(self.limits.ttl_s * 1000))
         job = self.ids.new(request.owner, idempotency_key)
-        now_ms = int(time.time() * 1000)
         existed = idempotency_key is not None and await self.client.exists(keys.log(job))
         if not existed:
-            taken, live, _ = await self._run(
-                log.reserve(
-                    job, now_ms=now_ms, bytes_=reserve_bytes, max_jobs=self.limits.max_jobs,
-                    max_bytes=self.limits.max_bytes, owner=request.owner, model=request.model,
-                )
-            )  # fmt: skip
-            if not taken:
-                raise Full(await self._retry_after(), live)
+            await self._reserve(job, request, reserve_bytes)
         call = log.append(request, job=job, by=self.name, same_as=digest(body))
         status, *_ = await self._run(call)
         if status == "conflict":
             raise KeyReused("this Idempotency-Key was used for another request: use a new key for a new request")
         state = await self.jobs.state(job)
-        if not state.status.final:  # again where it was there already: a crash may have come between
-            await self.client.zadd(keys.jobs(request.owner), {job: now_ms}, nx=True)
-            if not state.terminal:
-                await self.post_request(job, request.model, request.owner)
+        if not state.status.final:
+            await self._point_to(state, reserve_bytes)
         return Submitted(job, state, created=status == "ok")
+
+    async def _reserve(self, job: str, request: JobRequested, bytes_: int) -> None:
+        limits = self.limits
+        if bytes_ > limits.max_bytes:
+            raise TooLarge(bytes_, limits.max_bytes)
+        taken, live, held = await self._run(
+            log.reserve(
+                job, bytes_=bytes_, max_jobs=limits.max_jobs, max_bytes=limits.max_bytes, owner=request.owner,
+                model=request.model,
+            )
+        )  # fmt: skip
+        if not taken:
+            raise Full(await self._retry_after(wants_bytes=held + bytes_ > limits.max_bytes), live)
+
+    async def _point_to(self, state: JobState, reserve_bytes: int) -> None:
+        """All that points to an accepted job; again where it was there, as a crash may have come in between."""
+        request = state.request
+        await self._run(log.hold(state.id, bytes_=reserve_bytes, owner=request.owner, model=request.model))
+        await self.client.zadd(keys.jobs(request.owner), {state.id: state.requested_at}, nx=True)
+        if not state.terminal:
+            await self.post_request(state.id, request.model, request.owner)
 
     async def post_request(self, job: str, model: str, owner: str) -> None:
         """Point the talkers to a job whose log is written."""
         await self.client.sadd(keys.owners(model), owner)
         await self._run(log.post_pointer(keys.requests(model, owner), job))
-        await self.client.xadd(keys.bell(model, keys.TALKER), {"job": job}, maxlen=BELLS_KEPT)
+        await self.client.xadd(keys.bell(model, keys.TALKER), {"job": job}, maxlen=keys.BELLS_KEPT)
 
     async def cancel(self, job: str, *, by_whom: str) -> JobState:
         """End a job that is not final; a final one stays as it is. Returns its state. Raises Unknown."""
-        ttl_ms = (await self.jobs.state(job)).request.ttl_ms
-        call = log.append(JobCancelled(by_whom=by_whom), job=job, by=self.name, ttl_ms=ttl_ms)
+        request = (await self.jobs.state(job)).request
+        call = log.append(JobCancelled(by_whom=by_whom), job=job, by=self.name, ttl_ms=request.ttl_ms)
         status, *_ = await self._run(call)
         if status == "gone":
             raise Unknown(job)
         state = await self.jobs.state(job)
         if status == "ok":
-            await self.client.xadd(keys.TOMBSTONES, {"job": job}, maxlen=TOMBSTONES_KEPT)
-            await self._retire(state)
+            with suppress(OutOfMemoryError):  # the log has it: renewals will tell
+                await self.client.xadd(keys.TOMBSTONES, {"job": job}, maxlen=keys.TOMBSTONES_KEPT)
+            bytes_ = int(await self.client.hget(keys.head(job), "bytes") or 0)
+            retire = log.retire(job, model=request.model, owner=request.owner, ttl_ms=request.ttl_ms, bytes_=bytes_)
+            for call in retire:
+                await self._run(call)
         return state
 
     async def purge(self, job: str, owner: str, *, by_whom: str) -> None:
-        """Cancel the job if it runs, and forget it: every key of it goes now."""
-        with suppress(Unknown):
+        """Cancel the job if it runs, and forget it: every key of it goes now, readable or not."""
+        with suppress(Unknown, DecodeError, BrokenLog, OutOfMemoryError):
             await self.cancel(job, by_whom=by_whom)
         await self.client.delete(*keys.job_keys(job))
         await self.client.zrem(keys.jobs(owner), job)
-        await self.client.zrem(keys.EXPIRING, f"{owner}/{job}")
+        await self._run(log.give_back(job, owner))
         self.jobs.forget(job)
 
-    async def _retire(self, state: JobState) -> None:
-        request = state.request
-        await self.client.zadd(keys.EXPIRING, {f"{request.owner}/{state.id}": state.ended_at + request.ttl_ms})
-        for call in log.retire(state.id, model=request.model, owner=request.owner):
-            await self._run(call)
+    async def _retry_after(self, *, wants_bytes: bool) -> int:
+        """Seconds until a place is free, by the pace at which jobs have been leaving the live set.
 
-    async def _retry_after(self) -> int:
-        """Seconds until a place is free, by the pace at which jobs have been leaving."""
-        times = [int(item) for item in await self.client.lrange(keys.RETIREMENTS, 0, keys.RETIREMENTS_KEPT - 1)]
+        Bytes are held until a job's keys go: where there is no room for them, until the first ones do.
+        """
+        now_ms = broker_ms(await self.client.time())
+        if wants_bytes and not await self.client.zcard(keys.LIVE):
+            first = await self.client.zrange(keys.EXPIRING, 0, 0, withscores=True)
+            return _seconds((first[0][1] - now_ms) / 1000 if first else 10)
+        times = [int(item) for item in await self.client.lrange(keys.RETIREMENTS, 0, -1)]
         if len(times) < 2:
             return 10
         pace = (times[0] - times[-1]) / (len(times) - 1) / 1000
-        waited = time.time() - times[0] / 1000
-        return max(1, min(600, math.ceil(pace - waited if pace > waited else pace)))
+        waited = (now_ms - times[0]) / 1000
+        return _seconds(pace - waited if pace > waited else pace)
 
 
-__all__ = ["Expired", "Full", "JobIds", "KeyReused", "Limits", "Producer", "Submitted", "Unknown", "shared_secret"]
+def _seconds(value: float) -> int:
+    """A Retry-After: whole seconds, from one to an hour."""
+    return max(1, min(3600, math.ceil(value)))

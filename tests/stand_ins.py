@@ -24,6 +24,7 @@ from workers.owning import Ownership, worker_name
 from workers.settings import AcousticSettings, LeaseSettings, TalkerSettings
 from workers.sweep import Sweeper
 from workers.talker.frames import FrameHistory
+from workers.talker.rows import RowSlots
 from workers.talker.windows import WindowPlan
 from workers.talker.worker import TalkerWorker
 
@@ -64,19 +65,24 @@ class InstantRunner:
     before_step: Callable[[], None] = lambda: None
     _jobs: dict[str, FrameHistory] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._slots = RowSlots(self.max_jobs, rows=2)
+
     @property
     def free_jobs(self) -> int:
-        return self.max_jobs - len(self._jobs)
+        return self._slots.free
 
     @property
     def idle(self) -> bool:
         return not self._jobs
 
     def admit(self, history: FrameHistory, prompts: list[list[int]]) -> None:
+        self._slots.bind(history)
         self._jobs[history.job] = history
 
     def free(self, job: str) -> int:
-        return 2 if self._jobs.pop(job, None) else 0
+        self._jobs.pop(job, None)
+        return self._slots.release(job)
 
     def profile(self) -> dict:
         return {}

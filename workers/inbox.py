@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 
 import redis
 
@@ -23,23 +24,27 @@ class Inbox:
         self._grouped: set[str] = set()
         self._turn = ""  # the owner served last
         self._reclaimed_at = time.monotonic()
+        self._found: deque[str] = deque()
 
-    def next(self) -> str | None:
-        """A job to try, owners in turn; None when nothing is waiting."""
-        streams = self._in_turn()
-        for stream in streams:
+    def new(self) -> str | None:
+        """A job that nobody was pointed to yet, owners in turn; None when there is none."""
+        for stream in self._in_turn():
             entries = self._read(stream)
             if entries:
                 self._turn = stream
                 return entries[0][1][b"job"].decode()
-        if time.monotonic() - self._reclaimed_at < self._min_idle_ms / 1000:
-            return None
-        self._reclaimed_at = time.monotonic()
-        for stream in streams:
-            job = self._reclaim(stream)
-            if job:
-                return job
         return None
+
+    def reclaimed(self) -> str | None:
+        """A job that another worker was pointed to, and did not come to own or to finish; None when there is none.
+
+        All pending entries older than a lease's life are looked through, once in so long.
+        """
+        if not self._found and time.monotonic() - self._reclaimed_at > self._min_idle_ms / 1000:
+            self._reclaimed_at = time.monotonic()
+            for stream in self._in_turn():
+                self._found += self._reclaim(stream)
+        return self._found.popleft() if self._found else None
 
     def drop(self, job: str, owner: str) -> None:
         """The job needs no one in this role any more."""
@@ -76,10 +81,18 @@ class Inbox:
                 raise
         self._grouped.add(stream)
 
-    def _reclaim(self, stream: str) -> str | None:
-        """A pointer that another consumer has sat on for longer than a lease lives."""
-        reply = self._client.xautoclaim(stream, self._group, self._worker, self._min_idle_ms, count=1)
-        entries = reply[1]
-        if not entries:
-            return None
-        return entries[0][1][b"job"].decode()
+    def _reclaim(self, stream: str) -> list[str]:
+        jobs: list[str] = []
+        cursor: bytes | str = "0-0"
+        while True:
+            try:
+                cursor, entries, *_ = self._client.xautoclaim(
+                    stream, self._group, self._worker, self._min_idle_ms, cursor, count=64
+                )
+            except redis.ResponseError as error:
+                if "NOGROUP" not in str(error):
+                    raise
+                return jobs
+            jobs += [fields[b"job"].decode() for _, fields in entries if fields]
+            if cursor in (b"0-0", "0-0"):
+                return jobs

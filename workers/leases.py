@@ -74,12 +74,16 @@ class Leases:
         return lease
 
     def release(self, lease: Lease, *, handed_over: bool, error: str = "") -> None:
-        """Give the lease back at once; `error` is what the job's next owner may have to report."""
-        self.forget(lease)
+        """Give the lease back at once, or let it lapse where the broker is away."""
         try:
-            self._run(log.release_lease(lease.job, self._role, token=lease.token, handed_over=handed_over, error=error))
+            self.give_back(lease, handed_over=handed_over, error=error)
         except redis.RedisError:
             logger.warning("could not give back the lease of %s: it will lapse", lease.job)
+
+    def give_back(self, lease: Lease, *, handed_over: bool, error: str = "") -> None:
+        """Give the lease back; `error` is what the job's next owner may have to report. Raises RedisError."""
+        self.forget(lease)
+        self._run(log.release_lease(lease.job, self._role, token=lease.token, handed_over=handed_over, error=error))
 
     def forget(self, lease: Lease) -> None:
         with self._lock:
@@ -90,9 +94,16 @@ class Leases:
         with self._lock:
             return list(self._held.values())
 
+    def holds(self, job: str) -> bool:
+        """Whether this worker owns the job, or has not let go of it yet."""
+        with self._lock:
+            return job in self._held
+
     def renew(self) -> None:
-        """Renew every lease once; marks those that are over."""
+        """Renew every lease once, and mark those that are over; one that is over lapses."""
         for lease in self.held():
+            if lease.over:
+                continue
             status, *rest = self._run(log.renew_lease(lease.job, self._role, token=lease.token, ttl_ms=self._ttl_ms))
             if status != "ok":
                 lease.over = lease.over or status
@@ -102,8 +113,9 @@ class Leases:
 
 @dataclass(slots=True)
 class Watchdog:
-    """Ends the process when its main loop makes no progress: a stuck worker must not keep its jobs."""
+    """Ends the process when a loop of it makes no progress: a stuck worker must not keep its jobs."""
 
+    loop: str
     limit_s: float
     end: Callable[[int], None] = os._exit
     _beaten: float = field(default_factory=time.monotonic)
@@ -114,29 +126,32 @@ class Watchdog:
     def check(self) -> None:
         stalled = time.monotonic() - self._beaten
         if stalled > self.limit_s:
-            logger.critical("no progress for %.0f s: this process ends itself, and its jobs go to others", stalled)
+            logger.critical("the %s is stuck for %.0f s: this process ends itself", self.loop, stalled)
             self.end(STALLED)
 
 
 class Keeper(threading.Thread):
-    """Renews leases, refreshes the heartbeat and looks after the watchdog, at a third of the lease's life."""
+    """Renews leases, refreshes the heartbeat and looks after the watchdogs, at a third of the lease's life."""
 
-    def __init__(self, leases: Leases, watchdog: Watchdog, heartbeat: Callable[[], None], ttl_s: float) -> None:
+    def __init__(self, leases: Leases, watchdogs: list[Watchdog], heartbeat: Callable[[], None], ttl_s: float) -> None:
         super().__init__(name="keeper", daemon=True)
         self._leases = leases
-        self._watchdog = watchdog
+        self._watchdogs = watchdogs
         self._heartbeat = heartbeat
         self._interval = min(ttl_s / 3, 2.0)
         self._stopped = threading.Event()
 
     def run(self) -> None:
         while not self._stopped.is_set():
-            self._watchdog.check()
+            for watchdog in self._watchdogs:
+                watchdog.check()
             try:
                 self._leases.renew()
                 self._heartbeat()
             except redis.RedisError as error:
                 logger.warning("the broker is away: %s", error)
+            except Exception:
+                logger.exception("the keeper stumbled, and goes on")
             self._stopped.wait(self._interval)
 
     def stop(self) -> None:

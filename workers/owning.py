@@ -6,15 +6,26 @@ import logging
 import os
 import secrets
 import socket
-import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import redis
 
 from broker_schemas import keys
-from broker_schemas.codec import pack
-from broker_schemas.events import Event, JobAdmitted, JobFailed, JobResumed, Payload, decode
-from broker_schemas.job import JobState, fold
+from broker_schemas.codec import DecodeError
+from broker_schemas.events import (
+    Event,
+    JobAdmitted,
+    JobFailed,
+    JobRequested,
+    JobResumed,
+    NewerVersion,
+    Payload,
+    decode,
+)
+from broker_schemas.heartbeat import Heartbeat, broker_ms
+from broker_schemas.job import BrokenLog, JobState, fold
 from workers.inbox import Inbox
 from workers.leases import Exhausted, Keeper, Lease, Leases, Watchdog
 from workers.publish import Entry, Publisher
@@ -36,6 +47,7 @@ class Owned:
     lease: Lease
     state: JobState
     events: list[Event]
+    newest: bytes  # the newest event read, as it stands in the log
 
     @property
     def job(self) -> str:
@@ -53,48 +65,70 @@ class Ownership:
         self.model = model
         self.worker = worker
         self.profile = profile
-        self.watchdog = Watchdog(settings.stall_s)
+        self.watchdog = Watchdog("main loop", settings.stall_s)
+        writing = Watchdog("publisher", settings.stall_s)
         self.leases = Leases(client, role=role, worker=worker, profile=profile, settings=settings)
         self.signals = Signals(client, model=model, role=role)
-        self.publisher = Publisher(client, model=model, worker=worker, beat=self.watchdog.beat)
+        self.publisher = Publisher(client, model=model, worker=worker, watchdog=writing, waiting=self.watchdog.beat)
         self._inbox = Inbox(client, role=role, model=model, worker=worker, min_idle_s=settings.ttl_s)
-        self._keeper = Keeper(self.leases, self.watchdog, self._heartbeat, settings.ttl_s)
-        self._lapsed: list[str] = []
+        self._keeper = Keeper(self.leases, [self.watchdog, writing], self._heartbeat, settings.ttl_s)
+        self._lapsed: set[str] = set()
 
     def start(self) -> None:
         for thread in (self.signals, self.publisher, self._keeper):
             thread.start()
 
-    def leave(self, jobs: list[Owned]) -> None:
-        """Write what is queued, hand `jobs` over, and go: nobody counts on this worker any more."""
+    def beat(self) -> None:
+        """The main loop goes on; raises what the publisher died of."""
+        self.watchdog.beat()
+        if self.publisher.error:
+            raise self.publisher.error
+
+    def leave(self, jobs: list[Owned], error: BaseException | None = None) -> None:
+        """Write what is queued, let `jobs` go, and stop: nobody counts on this worker any more.
+
+        Without an error they are handed over; an error, which may be theirs, is a strike against them.
+        """
         self.publisher.stop()
-        for owned in jobs:
-            self.hand_over(owned)
-        self.signals.stop()
-        self._keeper.stop()
         try:
+            for owned in jobs:
+                if error is None:
+                    self.leases.give_back(owned.lease, handed_over=True)
+                else:
+                    text = f"{type(error).__name__}: {error}"
+                    self.leases.give_back(owned.lease, handed_over=False, error=text)
+                ring(self.client, self.model, self.role, owned.job, lapsed=True)
             self.client.hdel(keys.WORKERS, self.worker)
         except redis.RedisError:
-            logger.warning("the broker is away: this worker's heartbeat will run out by itself")
+            logger.warning("the broker is away: this worker's leases and heartbeat will run out by themselves")
+        self.signals.stop()
+        self._keeper.stop()
 
     # --- taking -----------------------------------------------------------------------------------------------------
 
-    def take_next(self) -> Owned | None:
-        """Own the next job there is for this worker; None when there is none to be had now."""
+    def take_next(self, *, new: bool = True) -> Owned | None:
+        """Own the next job there is for this worker; None when there is none to be had now.
+
+        Jobs that lost their owner come first; `new` ones only where asked for.
+        """
         try:
-            self._lapsed += sorted(self.signals.lapsed() - set(self._lapsed))
-            while True:
-                job = self._lapsed.pop() if self._lapsed else self._inbox.next()
-                if job is None:
-                    return None
+            self._lapsed |= self.signals.lapsed()
+            while (job := self._next_to_try(new)) is not None:
                 owned = self._take(job)
                 if owned:
                     return owned
         except redis.RedisError as error:
-            logger.warning("no new jobs, the broker is away: %s", error)
-            return None
+            logger.warning("no jobs taken, the broker is away: %s", error)
+        return None
+
+    def _next_to_try(self, new: bool) -> str | None:
+        if self._lapsed:
+            return self._lapsed.pop()
+        return self._inbox.reclaimed() or (self._inbox.new() if new else None)
 
     def _take(self, job: str) -> Owned | None:
+        if self.leases.holds(job):  # its keeper renews it, or its loop is about to let go of it
+            return None
         try:
             lease = self.leases.take(job)
         except Exhausted as exhausted:
@@ -104,29 +138,57 @@ class Ownership:
             if lease.why in ("gone", "final"):
                 self._drop_pointer(job)
             return None
-        events = [decode(entry[b"e"]) for _, entry in self.client.xrange(keys.log(job))]
-        state = fold(events)
-        if state.status.final or (self.role == keys.TALKER and state.terminal):
-            self._drop_pointer(job)
+        try:
+            owned = self._read(lease)
+        except NewerVersion as error:
+            logger.warning("job %s is for newer workers: %s", job, error)
             self.leases.release(lease, handed_over=True)
             return None
-        return Owned(lease, state, events)
+        except (DecodeError, BrokenLog) as error:
+            self.leases.release(lease, handed_over=False, error=str(error))
+            return None
+        except BaseException:
+            self.leases.release(lease, handed_over=True)
+            raise
+        if owned is None:
+            self.leases.release(lease, handed_over=True)
+        return owned
+
+    def _read(self, lease: Lease) -> Owned | None:
+        """The job as its log has it; None where there is nothing left to do in this role."""
+        entries = self.client.xrange(keys.log(lease.job))
+        if not entries:  # purged, or expired, since the lease was taken
+            return None
+        events = [decode(entry[b"e"]) for _, entry in entries]
+        state = fold(events)
+        if state.status.final or (self.role == keys.TALKER and state.terminal):
+            self._drop_pointer(lease.job)
+            return None
+        return Owned(lease, state, events, newest=entries[-1][1][b"e"])
+
+    def _request(self, job: str) -> JobRequested | None:
+        """The job's first event; None where it is gone, or cannot be read."""
+        first = self.client.xrange(keys.log(job), "1-0", "1-0")
+        try:
+            return decode(first[0][1][b"e"]).payload if first else None
+        except DecodeError:
+            return None
 
     def _drop_pointer(self, job: str) -> None:
-        """The job needs nobody in this role: its pointer is only known by the owner, which the log may still tell."""
-        first = self.client.xrange(keys.log(job), "1-0", "1-0")
-        if first:
-            self._inbox.drop(job, decode(first[0][1][b"e"]).payload.owner)
-            return
-        for owner in self.client.smembers(keys.owners(self.model)):
-            self._inbox.drop(job, owner.decode())
+        """The job needs nobody in this role: its pointer goes from its owner's stream, or from whichever it is in."""
+        request = self._request(job)
+        owners = [request.owner] if request else [o.decode() for o in self.client.smembers(keys.owners(self.model))]
+        for owner in owners:
+            self._inbox.drop(job, owner)
 
     def _fail_exhausted(self, job: str, error: str) -> None:
-        request = decode(self.client.xrange(keys.log(job), "1-0", "1-0")[0][1][b"e"]).payload
+        request = self._request(job)
+        if request is None:
+            return
         message = f"the job ended {self.role} workers again and again; the last error was: {error}"
         failure = JobFailed(code="worker_lost", message=message, retryable=True)
-        lease = Lease(job, "", "", 0)
-        self.publisher.put(Entry(lease, failure, request.owner, request.ttl_ms))
+        nobody = Lease(job, role="", token="", attempt=0)
+        self.publisher.put(Entry(nobody, failure, request.owner, request.ttl_ms))
 
     def announce(
         self, owned: Owned, *, rows: int, from_frame: int | None = None, from_window: int | None = None
@@ -141,20 +203,47 @@ class Ownership:
 
     # --- writing and letting go ---------------------------------------------------------------------------------------
 
-    def write(self, owned: Owned, payload: Payload, *, written=None, **companions) -> None:
+    def write(
+        self, owned: Owned, payload: Payload, *, settled: Callable[[bool], None] | None = None, **companions: Any
+    ) -> None:
+        """Queue an event of an owned job; see `Entry` and `broker_schemas.log.append`."""
         request = owned.state.request
-        self.publisher.put(Entry(owned.lease, payload, request.owner, request.ttl_ms, companions, written))
+        self.publisher.put(Entry(owned.lease, payload, request.owner, request.ttl_ms, companions, settled))
+
+    def finish(self, owned: Owned, final: Payload, **companions: Any) -> None:
+        """Queue the job's final event; once it is written the lease is over, and the loop lets go of the job."""
+
+        def over(written: bool) -> None:
+            if written:
+                owned.lease.over = owned.lease.over or final.type
+
+        self.write(owned, final, settled=over, **companions)
 
     def fail(self, owned: Owned, code: str, message: str, *, retryable: bool) -> None:
         """End the job: it cannot be done."""
-        failed = JobFailed(code=code, message=message, retryable=retryable)
-        self.write(owned, failed, written=lambda: self.leases.forget(owned.lease))
+        self.finish(owned, JobFailed(code=code, message=message, retryable=retryable))
+
+    def refuse(self, owned: Owned, code: str, message: str, *, retryable: bool) -> None:
+        """End a job that was taken, and not begun."""
+        self.fail(owned, code, message, retryable=retryable)
+        self.leases.forget(owned.lease)
+
+    def let_go(self, owned: Owned) -> None:
+        """The lease is over. Where the broker lost writes that this worker counted on, others begin from the log."""
+        if owned.lease.over == "gap":
+            self.hand_over(owned)
+        else:
+            self.leases.forget(owned.lease)
 
     def give_up(self, owned: Owned, error: BaseException) -> None:
         """This attempt broke: another may do better, and the last one's error is what the client will read."""
         logger.exception("%s of %s broke", self.role, owned.job)
-        self.leases.release(owned.lease, handed_over=False, error=f"{type(error).__name__}: {error}")
-        self._ring_lapsed(owned.job)
+
+        def release(_written: bool) -> None:
+            self.leases.release(owned.lease, handed_over=False, error=f"{type(error).__name__}: {error}")
+            self._ring_lapsed(owned.job)
+
+        self.publisher.put(Entry(owned.lease, None, "", 0, settled=release))  # after what the attempt had to say
 
     def hand_over(self, owned: Owned) -> None:
         """Leave the job to whoever comes first, without a strike against it."""
@@ -168,5 +257,6 @@ class Ownership:
             logger.warning("the broker is away: the sweeper will find %s", job)
 
     def _heartbeat(self) -> None:
-        beat = {"role": self.role, "model": self.model, "profile": self.profile, "at": int(time.time() * 1000)}
-        self.client.hset(keys.WORKERS, self.worker, pack(beat))
+        now_ms = broker_ms(self.client.time())
+        beat = Heartbeat(worker=self.worker, role=self.role, model=self.model, profile=self.profile, at=now_ms)
+        self.client.hset(keys.WORKERS, self.worker, beat.pack())

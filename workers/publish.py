@@ -3,107 +3,154 @@
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import redis
+from redis.exceptions import OutOfMemoryError, ReadOnlyError
 
 from broker_schemas import keys, log
 from broker_schemas.events import FINAL_TYPES, JobFailed, Payload, RowsFreed, SpanTerminal, SpanWindow
 from broker_schemas.log import Refused
-from workers.leases import Lease
+from workers.leases import Lease, Watchdog
 from workers.signals import ring
 
 logger = logging.getLogger(__name__)
 
-_WAITING_MAX = 256  # events; a full queue holds the step back
+_EVENTS_MAX = 256  # waiting to be written; a full queue holds the step back
+_BYTES_MAX = 64 << 20
+_MENDS = (redis.ConnectionError, redis.TimeoutError, OutOfMemoryError, ReadOnlyError)  # by itself, or by an operator
+_LAST_WORDS_S = 10.0  # how long a worker that leaves waits for the broker
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An event to be written under a lease, with its companions; see `broker_schemas.log.append`."""
+    """An event to be written under a lease, with its companions; see `broker_schemas.log.append`.
+
+    Without a payload nothing is written, and what was queued before is settled by then. `settled` is called once its fate is known, with whether it is in the log; by then `lease.over` says why not.
+    """
 
     lease: Lease
-    payload: Payload
+    payload: Payload | None
     owner: str
     ttl_ms: int
     companions: dict = field(default_factory=dict)
-    written: Callable[[], None] | None = None
+    settled: Callable[[bool], None] | None = None
+
+    @property
+    def size(self) -> int:
+        parts = sum(len(part) for _, part in self.companions.get("conditioning", ()))
+        return parts + len(self.companions.get("pcm", b"")) + len(self.companions.get("carry", b""))
 
 
 class Publisher(threading.Thread):
-    """One FIFO per worker. A refused event marks its lease as over; a broken connection is tried until it mends."""
+    """One FIFO per worker. A refused event marks its lease as over; a broken connection is tried until it mends.
 
-    def __init__(self, client: redis.Redis, *, model: str, worker: str, beat: Callable[[], None]) -> None:
+    Args:
+        watchdog: this thread's; it is not stuck while the broker is away.
+        waiting: called by a `put` that has to wait, so that the step's thread does not pass for stuck.
+        leaving: set when the worker leaves: from then on nobody waits for long.
+    """
+
+    def __init__(
+        self, client: redis.Redis, *, model: str, worker: str, watchdog: Watchdog, waiting: Callable[[], None]
+    ) -> None:
         super().__init__(name="publisher", daemon=True)
         self._client = client
         self._run = log.Scripts(client)
         self._model = model
         self._worker = worker
-        self._beat = beat
-        self._queue: queue.Queue[Entry | None] = queue.Queue(_WAITING_MAX)
+        self._watchdog = watchdog
+        self._waiting = waiting
+        self._entries: deque[Entry] = deque()
+        self._bytes = 0
+        self._changed = threading.Condition()
+        self._closed = False
         self._abandoned = threading.Event()
+        self.leaving = threading.Event()
         self.error: BaseException | None = None
 
     def put(self, entry: Entry) -> None:
-        """Queue an event; waits while the queue is full."""
-        while True:
+        """Queue an event; waits while the queue is full, and gives the event up if that lasts when leaving."""
+        patience = _LAST_WORDS_S
+        with self._changed:
+            while len(self._entries) >= _EVENTS_MAX or (self._bytes and self._bytes + entry.size > _BYTES_MAX):
+                if self.error:
+                    raise self.error
+                self._waiting()
+                self._changed.wait(0.5)
+                if self.leaving.is_set():
+                    patience -= 0.5
+                if patience <= 0:
+                    return self._settle(entry, False)
             if self.error:
                 raise self.error
-            try:
-                return self._queue.put(entry, timeout=0.5)
-            except queue.Full:
-                self._beat()  # waiting for the broker is not being stuck
+            self._entries.append(entry)
+            self._bytes += entry.size
+            self._changed.notify_all()
+        return None
 
     def run(self) -> None:
         try:
-            while (entry := self._queue.get()) is not None:
-                self._write(entry)
+            while (entry := self._next()) is not None:
+                written = self._write(entry)
+                with self._changed:
+                    self._bytes -= entry.size
+                    self._changed.notify_all()
+                self._settle(entry, written)
         except BaseException as error:
-            self.error = error
             logger.exception("the publisher died")
+            with self._changed:
+                self.error = error
+                self._changed.notify_all()
 
-    def stop(self, timeout_s: float = 10.0) -> None:
-        """Write what is queued, then end; after `timeout_s` what is left is given up, to be done by others."""
-        try:
-            self._queue.put(None, timeout=timeout_s)
-        except queue.Full:
-            self._abandoned.set()
-        self.join(timeout=timeout_s)
+    def stop(self) -> None:
+        """Write what is queued, then end; what cannot be written for long is given up, to be done by others."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self.join(timeout=_LAST_WORDS_S)
         self._abandoned.set()
 
-    def _write(self, entry: Entry) -> None:
-        lease, payload = entry.lease, entry.payload
-        freed = isinstance(payload, RowsFreed)
-        if lease.over and not freed:
-            return
+    def _next(self) -> Entry | None:
+        with self._changed:
+            while not self._entries:
+                self._watchdog.beat()
+                if self._closed:
+                    return None
+                self._changed.wait(0.5)
+            self._watchdog.beat()
+            return self._entries.popleft()
+
+    def _settle(self, entry: Entry, written: bool) -> None:
+        if entry.settled:
+            entry.settled(written)
+
+    def _write(self, entry: Entry) -> bool:
+        """Whether the event is in the log, pointers included."""
+        lease = entry.lease
+        freed = isinstance(entry.payload, RowsFreed)
+        if entry.payload is None or (lease.over and not freed):
+            return False
         try:
             self._patiently(lambda: self._append(entry))
         except Refused as refused:
             if not freed:
                 lease.over = lease.over or self._why(refused, entry)
-            return
-        if self._abandoned.is_set():
-            return
+            return False
         self._patiently(lambda: self._point(entry))
-        if entry.written:
-            entry.written()
+        return not self._abandoned.is_set()
 
     def _append(self, entry: Entry) -> None:
         lease, payload = entry.lease, entry.payload
         role = "" if isinstance(payload, RowsFreed) else lease.role
         call = log.append(
-            payload,
-            job=lease.job,
-            by=self._worker,
-            token=lease.token,
-            role=role,
-            ttl_ms=entry.ttl_ms,
+            payload, job=lease.job, by=self._worker, token=lease.token, role=role, ttl_ms=entry.ttl_ms,
             **entry.companions,
-        )
+        )  # fmt: skip
         log.appended(self._run(call), payload, lease.job)
 
     def _why(self, refused: Refused, entry: Entry) -> str:
@@ -135,8 +182,8 @@ class Publisher(threading.Thread):
                 return action()
             except redis.RedisError as error:
                 logger.warning("the broker is away, trying again in %.2f s: %s", pause, error)
-                if isinstance(error, (redis.ConnectionError, redis.TimeoutError)):
-                    self._beat()  # any other error ends this process once the watchdog has seen enough
+                if isinstance(error, _MENDS):
+                    self._watchdog.beat()  # any other error ends this process once the watchdog has seen enough
                 time.sleep(pause)
                 pause = min(pause * 2, 1.0)
         return None
@@ -144,14 +191,6 @@ class Publisher(threading.Thread):
 
 def retire(client: redis.Redis, run: log.Scripts, job: str, *, model: str, owner: str, ttl_ms: int) -> None:
     """Clear a final job's traces in other slots. Doing so twice is harmless."""
-    now_ms = int(time.time() * 1000)
-    client.zadd(keys.EXPIRING, {f"{owner}/{job}": now_ms + ttl_ms}, nx=True)
-    for call in log.retire(job, model=model, owner=owner):
-        was_live, *_ = run(call)
-    if not was_live:
-        return
-    pipeline = client.pipeline(transaction=False)
-    pipeline.lpush(keys.RETIREMENTS, now_ms)
-    pipeline.ltrim(keys.RETIREMENTS, 0, keys.RETIREMENTS_KEPT - 1)
-    pipeline.expire(keys.RETIREMENTS, 3600)
-    pipeline.execute()
+    bytes_ = int(client.hget(keys.head(job), "bytes") or 0)
+    for call in log.retire(job, model=model, owner=owner, ttl_ms=ttl_ms, bytes_=bytes_):
+        run(call)

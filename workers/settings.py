@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from broker_schemas import keys
 from workers.models.family import Family, load_family
 
 DEPLOY = Path(__file__).parent / "deploy"
@@ -42,7 +43,7 @@ class LeaseSettings:
     ttl_s: float = 10.0  # a lease lapses when it was not renewed for so long
     stall_s: float = 120.0  # a process whose step does not end for so long ends itself
     max_strikes: int = 3  # takeovers in a row with nothing new logged, before the job fails
-    orphan_s: float = 60.0  # a job whose profile no worker has fails after so long
+    orphan_s: float = 300.0  # a job whose profile no worker has fails after so long
     sweep_s: float = 1.0
 
 
@@ -74,7 +75,10 @@ def load(
         BadSettings: an unknown key, a wrong type, or a budget too small; says the number that would do.
     """
     tree = _merge(_read(config, ()), {})
-    tree = _merge(tree, tree.pop("platforms", {}).get(platform, {}))
+    platforms = tree.pop("platforms", {})
+    if not isinstance(platforms, dict) or not isinstance(platforms.get(platform, {}), dict):
+        raise BadSettings("platforms must be a map of maps of settings")
+    tree = _merge(tree, platforms.get(platform, {}))
     tree = _merge(tree, overrides or {})
     tree.pop("base_config", None)
     if "family" not in tree:
@@ -85,7 +89,7 @@ def load(
         raise BadSettings(str(error)) from error
     settings = Settings(
         family=family.name,
-        model=model or tree.pop("model", family.name),
+        model=_name(model or tree.pop("model", family.name)),
         checkpoint=checkpoint,
         talker=_section(TalkerSettings, tree.pop("talker", {}), "talker"),
         acoustic=_section(AcousticSettings, tree.pop("acoustic", {}), "acoustic"),
@@ -100,6 +104,13 @@ def load(
     return settings
 
 
+def _name(model: Any) -> str:
+    try:
+        return keys.checked(model, "the model's name")
+    except (TypeError, ValueError) as error:
+        raise BadSettings(f"the model's name {model!r} cannot be part of a key: {error}") from error
+
+
 def _read(config: str, seen: tuple[Path, ...]) -> dict[str, Any]:
     path = Path(config)
     if not path.is_file():
@@ -112,14 +123,16 @@ def _read(config: str, seen: tuple[Path, ...]) -> dict[str, Any]:
     if path in seen:
         raise BadSettings(f"{path} is its own base_config")
     try:
-        tree = yaml.safe_load(path.read_text()) or {}
-    except yaml.YAMLError as error:
-        raise BadSettings(f"{path} is no YAML: {error}") from error
+        tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        raise BadSettings(f"{path} is no YAML that can be read: {error}") from error
     if not isinstance(tree, dict):
         raise BadSettings(f"{path} must be a map of settings")
     base = tree.get("base_config")
     if base is None:
         return tree
+    if not isinstance(base, str):
+        raise BadSettings(f"base_config must name a deploy file, got {base!r}")
     beside = path.parent / base
     return _merge(_read(str(beside) if beside.is_file() else base, (*seen, path)), tree)
 
@@ -147,6 +160,8 @@ def _section(kind: type, values: dict[str, Any], name: str) -> Any:
             raise BadSettings(f"{name}.{key} must be a whole number, got {value!r}")
         if isinstance(default, str) and not isinstance(value, str):
             raise BadSettings(f"{name}.{key} must be a string, got {value!r}")
+        if key == "options" and not isinstance(value, dict):
+            raise BadSettings(f"{name}.options must be a map, got {value!r}")
     return kind(**values)
 
 

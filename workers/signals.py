@@ -40,6 +40,10 @@ class Signals(threading.Thread):
             except redis.RedisError:
                 self._stopped.wait(0.2)
                 continue
+            except Exception:
+                logger.exception("signals were missed: polling finds what they told")
+                self._stopped.wait(0.2)
+                continue
             for stream, entries in reply or ():
                 name = stream.decode()
                 self._cursors[name] = entries[-1][0]
@@ -105,4 +109,4 @@ def _order(entry_id: bytes | str) -> tuple[int, int]:
 def ring(client: redis.Redis, model: str, role: str, job: str, *, lapsed: bool = False) -> None:
     """Tell a role's workers to look at a job."""
     fields = {"job": job, "why": "lapsed"} if lapsed else {"job": job}
-    client.xadd(keys.bell(model, role), fields, maxlen=1000)
+    client.xadd(keys.bell(model, role), fields, maxlen=keys.BELLS_KEPT)

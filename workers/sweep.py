@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import redis
 
 from broker_schemas import keys, log
-from broker_schemas.codec import unpack
+from broker_schemas.codec import DecodeError
 from broker_schemas.events import JobFailed, JobRequested, decode
+from broker_schemas.heartbeat import DEAD_MS, broker_ms, read_heartbeats
 from workers.publish import retire
 from workers.settings import LeaseSettings
 from workers.signals import ring
@@ -22,8 +23,6 @@ logger = logging.getLogger(__name__)
 
 _UNBORN_MS = 10_000  # a reservation whose log has not come by then is given back
 _AT_ONCE = 128
-_DEAD_MS = 60_000  # a worker silent for so long is forgotten
-_SILENT_MS = 10_000  # a worker silent for so long is not counted on
 
 _HEAD = ("final", "spans", "terminal", "profile:talker", "profile:acoustic")
 
@@ -59,18 +58,22 @@ class Sweeper:
                 self.sweep()
             except redis.RedisError as error:
                 logger.warning("sweep put off, the broker is away: %s", error)
+            except Exception:
+                logger.exception("a sweep stumbled, and is done again")
 
     def sweep(self) -> None:
         """One round over everything."""
-        seconds, micros = self._client.time()
-        now_ms = seconds * 1000 + micros // 1000
+        now_ms = broker_ms(self._client.time())
         profiles = self._live_profiles(now_ms)
         scores = self._client.zrange(keys.LIVE, 0, -1, withscores=True)
         live = [(job.decode(), int(score)) for job, score in scores]
         self._requests = {job: self._requests[job] for job, _ in live if job in self._requests}
         for first in range(0, len(live), _AT_ONCE):
             for job in self._read(live[first : first + _AT_ONCE]):
-                self._tend(job, now_ms, profiles)
+                try:
+                    self._tend(job, now_ms, profiles)
+                except redis.ResponseError as error:  # such as being out of memory: others may yet be tended
+                    logger.warning("job %s was not tended: %s", job.job, error)
         self._forget_expired(now_ms)
 
     def _read(self, live: list[tuple[str, int]]) -> list[_Live]:
@@ -88,8 +91,8 @@ class Sweeper:
             final, spans, terminal, *profiles = [item.decode() if item else None for item in next(replies)]
             expires = {role: int(value) if (value := next(replies)) else None for role in keys.ROLES}
             first = next(replies)
-            if isinstance(first, list) and first:
-                self._requests[job] = decode(first[0][1][b"e"]).payload
+            if isinstance(first, list) and first and not self._learn(job, first[0][1][b"e"]):
+                continue
             jobs.append(
                 _Live(
                     job, accepted_at, self._requests.get(job) if first else None, final, int(spans or 0),
@@ -97,6 +100,15 @@ class Sweeper:
                 )
             )  # fmt: skip
         return jobs
+
+    def _learn(self, job: str, raw: bytes) -> bool:
+        """Note the job's request; a job that only newer programs can read is left to them."""
+        try:
+            self._requests[job] = decode(raw).payload
+        except DecodeError as error:
+            logger.warning("job %s is left alone: %s", job, error)
+            return False
+        return True
 
     def _tend(self, live: _Live, now_ms: int, profiles: set[tuple[str, str]]) -> None:
         if live.request is None:
@@ -136,26 +148,22 @@ class Sweeper:
 
     def _see_off(self, live: _Live) -> None:
         """Tell the workers that a job is over, and clear its traces."""
-        self._client.xadd(keys.TOMBSTONES, {"job": live.job}, maxlen=10_000)
+        self._client.xadd(keys.TOMBSTONES, {"job": live.job}, maxlen=keys.TOMBSTONES_KEPT)
         request = live.request
         retire(self._client, self._run, live.job, model=request.model, owner=request.owner, ttl_ms=request.ttl_ms)
 
     def _live_profiles(self, now_ms: int) -> set[tuple[str, str]]:
         """(role, profile) of every worker heard of lately; forgets those that are long silent."""
-        profiles = set()
-        for name, raw in self._client.hgetall(keys.WORKERS).items():
-            worker = unpack(raw)
-            silent = now_ms - worker["at"]
-            if silent > _DEAD_MS:
-                self._client.hdel(keys.WORKERS, name)
-            elif silent < _SILENT_MS:
-                profiles.add((worker["role"], worker["profile"]))
-        return profiles
+        beats = read_heartbeats(self._client.hgetall(keys.WORKERS))
+        for beat in beats:
+            if now_ms - beat.at > DEAD_MS:
+                self._client.hdel(keys.WORKERS, beat.worker)
+        return {(beat.role, beat.profile) for beat in beats if beat.alive(now_ms)}
 
     def _forget_expired(self, now_ms: int) -> None:
-        """Take jobs whose keys are gone out of their owners' lists."""
+        """Take jobs whose keys are gone out of their owners' lists and out of the budget."""
         for member in self._client.zrangebyscore(keys.EXPIRING, 0, now_ms, start=0, num=_AT_ONCE):
             owner, job = member.decode().rsplit("/", 1)
             if not self._client.exists(keys.log(job)):
                 self._client.zrem(keys.jobs(owner), job)
-                self._client.zrem(keys.EXPIRING, member)
+                self._run(log.give_back(job, owner))

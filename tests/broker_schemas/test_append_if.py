@@ -237,7 +237,7 @@ def test_pointers_are_posted_once_and_dropped_once(run, client):
 
 def test_reservations_are_bounded_by_jobs_and_by_bytes(run, client):
     def reserve(job, bytes_):
-        return run(log.reserve(job, now_ms=1, bytes_=bytes_, max_jobs=3, max_bytes=100, owner="o", model="m"))[0]
+        return run(log.reserve(job, bytes_=bytes_, max_jobs=3, max_bytes=100, owner="o", model="m"))[0]
 
     assert [reserve("a", 60), reserve("a", 60), reserve("b", 60), reserve("b", 40)] == [1, 1, 0, 1]
     run(log.give_back("a"))
@@ -246,3 +246,22 @@ def test_reservations_are_bounded_by_jobs_and_by_bytes(run, client):
     for job in "bc":
         run(log.give_back(job))
     assert not client.exists(keys.LIVE, keys.RESERVED)
+
+
+def test_a_final_job_holds_its_sound_until_its_keys_go(run, client):
+    def reserve(job, bytes_):
+        return run(log.reserve(job, bytes_=bytes_, max_jobs=3, max_bytes=100, owner="o", model="m"))[0]
+
+    def retire(job, bytes_):
+        for call in log.retire(job, model="m", owner="o", ttl_ms=1000, bytes_=bytes_):
+            run(call)
+
+    reserve("a", 60)
+    for _ in range(2):
+        retire("a", 30)
+    assert client.zcard(keys.LIVE) == 0 and client.llen(keys.RETIREMENTS) == 1
+    assert [reserve("b", 71), reserve("b", 70)] == [0, 1]
+    retire("b", 0)
+    run(log.give_back("a", "o"))
+    assert not client.exists(keys.LIVE, keys.RESERVED)
+    assert client.zrange(keys.EXPIRING, 0, -1) == [b"o/b"]

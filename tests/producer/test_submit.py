@@ -76,7 +76,7 @@ async def test_owners_are_served_in_turn(producer, broker):
     from workers.inbox import Inbox
 
     inbox = Inbox(broker.client(), role="talker", model="instant", worker="w", min_idle_s=60)
-    served = [inbox.next() for _ in range(6)]
+    served = [inbox.new() for _ in range(6)]
     assert served == [order[0], late, *order[1:], None]
 
 

@@ -56,7 +56,7 @@ def test_what_cannot_be_taken(leases, broker):
 def test_the_keeper_renews_while_the_step_runs(leases, broker):
     """Renewal runs outside the step's thread: a long step does not cost the job."""
     lease = leases.take(JOB)
-    keeper = Keeper(leases, Watchdog(60), lambda: None, QUICK.ttl_s)
+    keeper = Keeper(leases, [Watchdog("loop", 60)], lambda: None, QUICK.ttl_s)
     keeper.start()
     other = Leases(broker.client(), role="talker", worker="other", profile="p", settings=QUICK)
     try:
@@ -71,8 +71,8 @@ def test_the_keeper_renews_while_the_step_runs(leases, broker):
 
 def test_a_stuck_process_ends_itself(leases):
     ended = []
-    watchdog = Watchdog(0.2, end=ended.append)
-    keeper = Keeper(leases, watchdog, lambda: None, ttl_s=0.1)
+    watchdog = Watchdog("loop", 0.2, end=ended.append)
+    keeper = Keeper(leases, [watchdog], lambda: None, ttl_s=0.1)
     keeper.start()
     for _ in range(10):
         watchdog.beat()

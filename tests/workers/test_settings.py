@@ -58,7 +58,7 @@ def test_a_budget_that_splits_a_window_is_refused_with_the_number_that_would_do(
         ("base_config: nothing", "no deploy file 'nothing'"),
         ("base_config: mine.yaml", "is its own base_config"),
         ("[1, 2]", "must be a map"),
-        ("a: [", "is no YAML"),
+        ("a: [", "is no YAML that can be read"),
         ("talker: {}", "family"),
         ("base_config: minimax_music3\ntalker: 5", "talker must be a map"),
     ],

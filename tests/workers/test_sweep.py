@@ -8,8 +8,8 @@ import time
 import pytest
 
 from broker_schemas import keys, log
-from broker_schemas.codec import pack
 from broker_schemas.events import JobCancelled
+from broker_schemas.heartbeat import Heartbeat, broker_ms
 from broker_schemas.job import Status
 from producer.submit import Producer
 from tests.stand_ins import acoustic, request, running, sweeper, talker
@@ -131,8 +131,8 @@ async def test_a_job_whose_profile_is_gone_fails_as_retryable(producer, broker):
     run(log.take_lease(job, "talker", token="t", worker="w", ttl_ms=0, profile="old", max_strikes=3))
 
     def beat(profile: str, age_ms: int = 0) -> None:
-        worker = {"role": "talker", "model": "instant", "profile": profile, "at": int(time.time() * 1000) - age_ms}
-        client.hset(keys.WORKERS, "w", pack(worker))
+        at = broker_ms(client.time()) - age_ms
+        client.hset(keys.WORKERS, "w", Heartbeat("w", "talker", "instant", profile, at).pack())
 
     async def swept_to(status: Status) -> None:
         sweeper(broker).sweep()

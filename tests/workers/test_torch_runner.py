@@ -10,9 +10,9 @@ from torch.nn import functional as F
 from broker_schemas.events import JobRequested
 from tests.tiny_checkpoint import tiny_checkpoint
 from workers.models.minimax_music3.talker import load_talker
-from workers.runners.torch_runner import DoesNotFit, TorchRunner
+from workers.runners.torch_runner import TorchRunner
 from workers.talker.frames import FrameHistory
-from workers.talker.rows import NoFreeRows, RowSlots
+from workers.talker.rows import DoesNotFit, NoFreeRows, RowSlots
 
 FRAMES = 24
 MAX_JOBS = 16

@@ -58,9 +58,8 @@ class Conditioning:
         start = part["start"]
         self._ends.append((start + len(rows), entry))
         expected = self._first + self._held
-        if start + len(rows) <= expected and self._held:
-            return  # what the carry holds already
-        if start != expected:
+        if start > expected:
             raise MissingFrames(f"frame {expected} of job {self._job} was expected, and frame {start} came")
+        rows = rows[expected - start :]  # the carry may hold an entry's first frames already
         self._rows.append(rows)
         self._held += len(rows)

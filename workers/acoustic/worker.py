@@ -12,6 +12,7 @@ import numpy as np
 import redis
 
 from broker_schemas import keys
+from broker_schemas.codec import DecodeError
 from broker_schemas.events import AudioChunk, JobCompleted, decode
 from broker_schemas.job import BrokenLog, fold
 from workers.acoustic.carry import Carry
@@ -36,7 +37,7 @@ class Sounding:
     conditioning: Conditioning
     since: float
     heard_from: float | None
-    last_decoded: bool = False
+    done: bool = False  # nothing more is decoded; its last words are being written
 
     def windows(self, family: Family) -> int:
         """How many windows the spans so far complete."""
@@ -61,12 +62,12 @@ class AcousticWorker:
         self._reread_at = 0.0
 
     def run(self, stop: threading.Event) -> None:
-        """Work until `stop`, then hand every job over."""
+        """Work until `stop`, then hand every job over; what else ends it is a strike against the jobs it had."""
         ownership = self._ownership
         ownership.start()
         try:
             while not stop.is_set():
-                ownership.watchdog.beat()
+                ownership.beat()
                 self._drop_over()
                 self._admit()
                 self._read_news()
@@ -75,8 +76,10 @@ class AcousticWorker:
                     ownership.signals.wait(_IDLE_S)
                     continue
                 self._decode(sounding, stop)
-        finally:
-            self._leave()
+        except BaseException as error:
+            self._leave(error)
+            raise
+        self._leave()
 
     # --- which job ----------------------------------------------------------------------------------------------------
 
@@ -87,8 +90,8 @@ class AcousticWorker:
                 return
             try:
                 self._begin(owned)
-            except (MissingFrames, BrokenLog) as error:
-                self._ownership.fail(owned, "broken_log", str(error), retryable=True)
+            except BrokenLog as error:
+                self._ownership.refuse(owned, "broken_log", str(error), retryable=True)
             except redis.RedisError:
                 self._ownership.hand_over(owned)
                 return
@@ -121,19 +124,25 @@ class AcousticWorker:
             logger.warning("the broker is away: %s", error)
 
     def _read_log(self, sounding: Sounding) -> None:
+        """What is new in the job's log; where the newest known event is not where it was, the broker has lost it."""
         owned = sounding.owned
-        entries = self._ownership.client.xrange(keys.log(owned.job), min=f"({owned.state.seq}-0")
+        entries = self._ownership.client.xrange(keys.log(owned.job), min=f"{owned.state.seq}-0")
         try:
-            owned.state = fold((decode(entry[b"e"]) for _, entry in entries), owned.state)
-        except BrokenLog as error:  # the broker lost writes that this worker had read
+            if not entries or entries[0][1][b"e"] != owned.newest:
+                raise BrokenLog(f"event {owned.state.seq} of job {owned.job} is not what it was")
+            owned.state = fold((decode(entry[b"e"]) for _, entry in entries[1:]), owned.state)
+        except (BrokenLog, DecodeError) as error:
             logger.warning("%s", error)
             owned.lease.over = owned.lease.over or "gap"
+        else:
+            owned.newest = entries[-1][1][b"e"]
 
     def _next(self) -> Sounding | None:
         ready = [
             Waiting(job, sounding.since, sounding.heard_from, sounding.carry.samples / self._model.sample_rate)
             for job, sounding in self._sounding.items()
-            if sounding.carry.windows < sounding.windows(self._family) and not sounding.owned.lease.over
+            if sounding.carry.windows < sounding.windows(self._family)
+            and not (sounding.done or sounding.owned.lease.over)
         ]
         chosen = first_to_run_dry(ready, self._window_s)
         return self._sounding[chosen.job] if chosen else None
@@ -158,9 +167,10 @@ class AcousticWorker:
         except Dropped:
             return
         except MissingFrames as error:
+            self._read_log(sounding)
             if not owned.lease.over:
                 self._ownership.fail(owned, "broken_log", str(error), retryable=True)
-            del self._sounding[owned.job]
+                sounding.done = True
             return
         except redis.RedisError as error:
             logger.warning("the broker is away: %s", error)
@@ -202,13 +212,8 @@ class AcousticWorker:
             trim=sounding.conditioning.trim_after(end),
         )
         if last:
-            self._complete(sounding)
-
-    def _complete(self, sounding: Sounding) -> None:
-        owned, state = sounding.owned, sounding.owned.state
-        completed = JobCompleted(samples=sounding.carry.samples, frames=state.frames, reason=state.reason)
-        self._ownership.write(owned, completed, written=lambda: self._ownership.leases.forget(owned.lease))
-        del self._sounding[owned.job]
+            completed = JobCompleted(samples=carry.samples, frames=owned.state.frames, reason=owned.state.reason)
+            self._ownership.finish(owned, completed, after=carry.windows)
 
     # --- letting go ---------------------------------------------------------------------------------------------------
 
@@ -221,13 +226,10 @@ class AcousticWorker:
     def _drop_over(self) -> None:
         self._note_cancelled()
         for job, sounding in list(self._sounding.items()):
-            why = sounding.owned.lease.over
-            if not why:
-                continue
-            del self._sounding[job]
-            self._ownership.leases.forget(sounding.owned.lease)
-            if why == "gap":  # the broker lost writes that this worker had counted on: begin again from the carry
-                self._ownership.hand_over(sounding.owned)
+            if sounding.owned.lease.over:
+                del self._sounding[job]
+                self._ownership.let_go(sounding.owned)
 
-    def _leave(self) -> None:
-        self._ownership.leave([sounding.owned for sounding in self._sounding.values()])
+    def _leave(self, error: BaseException | None = None) -> None:
+        self._ownership.publisher.leaving.set()
+        self._ownership.leave([sounding.owned for sounding in self._sounding.values()], error)

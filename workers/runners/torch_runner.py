@@ -18,11 +18,7 @@ from torch.nn import functional as F
 
 from workers.models.family import Draws, TalkerModel
 from workers.talker.frames import FrameHistory
-from workers.talker.rows import RowSlots
-
-
-class DoesNotFit(ValueError):
-    """The job needs more positions than a row has."""
+from workers.talker.rows import DoesNotFit, RowSlots
 
 
 @dataclass(slots=True)

@@ -11,6 +11,10 @@ from collections.abc import Iterator
 from workers.talker.frames import FrameHistory
 
 
+class DoesNotFit(ValueError):
+    """The job needs more positions than a row has."""
+
+
 class NoFreeRows(RuntimeError):
     """Every slot is taken: free a job first."""
 

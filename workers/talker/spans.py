@@ -19,10 +19,11 @@ PART_BYTES = 4 << 20  # a larger payload is split on the wire
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """An event, and the conditioning that goes with it as (entry id, payload) parts."""
+    """An event, the conditioning that goes with it as (entry id, payload) parts, and the draws logged before it."""
 
     payload: Payload
     conditioning: list[tuple[str, bytes]]
+    after: int
 
 
 class SpanCutter:
@@ -56,9 +57,10 @@ class SpanCutter:
         codes = self._span_codes(history, start, end)
         digest, parts = self._conditioning(history, end - history.sent)
         span = SpanWindow(index=self._spans, start_frame=start, frames=end - start, codes=codes, conditioning=digest)
+        after = self._draws
         self._spans += 1
         self._draws = max(self._draws, end + self._lead)
-        return Cut(span, parts)
+        return Cut(span, parts, after)
 
     def _terminal(self, history: FrameHistory) -> Cut:
         start = self._plan.sent_with(self._spans)
@@ -68,7 +70,7 @@ class SpanCutter:
             index=self._spans, start_frame=start, frames=history.frames - start, codes=codes, conditioning=digest,
             reason=history.reason,
         )  # fmt: skip
-        return Cut(span, parts)
+        return Cut(span, parts, after=self._draws)
 
     def _codes(self, history: FrameHistory) -> Cut:
         first = self._draws
@@ -79,7 +81,7 @@ class SpanCutter:
             digest, parts = self._conditioning(history, frames - history.sent)
         self._draws = last
         codes = Tensor.of(history.logged(first, last))
-        return Cut(CodesLogged(start_draw=first, codes=codes, conditioning=digest), parts)
+        return Cut(CodesLogged(start_draw=first, codes=codes, conditioning=digest), parts, after=first)
 
     def _span_codes(self, history: FrameHistory, start: int, end: int) -> Tensor:
         first = 0 if self._spans == 0 else start + self._lead

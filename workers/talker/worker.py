@@ -14,11 +14,12 @@ import redis
 
 from broker_schemas import keys
 from broker_schemas.events import CodesLogged, RowsFreed
-from broker_schemas.job import BrokenLog, logged_codes
+from broker_schemas.job import logged_codes
 from workers.models.family import Family, TalkerModel
 from workers.owning import Owned, Ownership
 from workers.settings import TalkerSettings
 from workers.talker.frames import FrameHistory
+from workers.talker.rows import DoesNotFit
 from workers.talker.spans import SpanCutter
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,9 @@ class Runner(Protocol):
     @property
     def idle(self) -> bool: ...
 
-    def admit(self, history: FrameHistory, prompts: list[list[int]]) -> None: ...
+    def admit(self, history: FrameHistory, prompts: list[list[int]]) -> None:
+        """Bind the job's rows; raises DoesNotFit."""
+        ...
 
     def free(self, job: str) -> int:
         """Give the job's rows back, all at once; how many there were."""
@@ -81,12 +84,12 @@ class TalkerWorker:
         self._unready: set[str] = set()  # jobs whose first span is not out yet
 
     def run(self, stop: threading.Event) -> None:
-        """Work until `stop`, then hand every job over."""
+        """Work until `stop`, then hand every job over; what else ends it is a strike against the jobs it had."""
         ownership = self._ownership
         ownership.start()
         try:
             while not stop.is_set():
-                ownership.watchdog.beat()
+                ownership.beat()
                 self._drop_over()
                 self._admit()
                 if self._runner.idle:
@@ -94,23 +97,27 @@ class TalkerWorker:
                     continue
                 for history in self._runner.step():
                     self._publish(self._talking[history.job])
-        finally:
-            self._leave()
+        except BaseException as error:
+            self._leave(error)
+            raise
+        self._leave()
 
     # --- admission ----------------------------------------------------------------------------------------------------
 
     def _admit(self) -> None:
+        rung = self._ownership.signals.rung()
         due = time.monotonic() - self._looked_at > _LOOK_S
-        if not (self._runner.idle or self._ownership.signals.rung() or self._made_room or due):
+        if not (self._runner.idle or rung or self._made_room or due):
             return
         self._looked_at, self._made_room = time.monotonic(), False
-        while self._runner.free_jobs and not self._acoustic_is_behind():
-            owned = self._ownership.take_next()
+        while self._runner.free_jobs:
+            owned = self._ownership.take_next(new=not self._acoustic_is_behind())
             if owned is None:
                 return
             self._begin(owned)
 
     def _acoustic_is_behind(self) -> bool:
+        """Whether new songs had better wait; those that were begun go on, or the acoustic stage would wait for them."""
         try:
             ready = self._ownership.client.xlen(keys.ready(self._ownership.model))
         except redis.RedisError:
@@ -130,11 +137,8 @@ class TalkerWorker:
                 sent=SpanCutter.sent(state, lead=self._model.lead, async_chunk=async_chunk),
             )
             self._runner.admit(history, self._model.prompts(request))
-        except BrokenLog as error:
-            self._ownership.fail(owned, "broken_log", str(error), retryable=True)
-            return
-        except ValueError as error:  # another attempt would fare no better
-            self._ownership.fail(owned, "does_not_fit", str(error), retryable=False)
+        except DoesNotFit as error:  # nor would it anywhere else
+            self._ownership.refuse(owned, "does_not_fit", str(error), retryable=False)
             return
         except Exception as error:
             self._ownership.give_up(owned, error)
@@ -151,18 +155,27 @@ class TalkerWorker:
         owned = talking.owned
         for cut in talking.cutter.cut(talking.history):
             is_span = not isinstance(cut.payload, CodesLogged)
-            written = partial(self._unready.discard, owned.job) if is_span else None
-            self._ownership.write(owned, cut.payload, written=written, conditioning=cut.conditioning)
+            ready = partial(self._note_ready, owned.job) if is_span else None
+            self._ownership.write(owned, cut.payload, settled=ready, conditioning=cut.conditioning, after=cut.after)
         if talking.history.reason:
             self._end(talking)
+
+    def _note_ready(self, job: str, _written: bool) -> None:
+        self._unready.discard(job)
 
     def _end(self, talking: Talking) -> None:
         owned = talking.owned
         if not talking.history.frames:
             message = "the model ended the song before its first frame; try another seed, or other lyrics"
             self._ownership.fail(owned, "no_frames", message, retryable=False)
-            self._unready.discard(owned.job)
-        self._free(talking, "done", then=lambda: self._ownership.leases.release(owned.lease, handed_over=True))
+        self._free(talking, "done", settled=lambda _: self._let_go_of_ended(owned))
+
+    def _let_go_of_ended(self, owned: Owned) -> None:
+        """All that the job had to say is written, or was refused."""
+        if owned.lease.over:
+            self._ownership.let_go(owned)
+        else:
+            self._ownership.leases.release(owned.lease, handed_over=True)
 
     # --- letting go ---------------------------------------------------------------------------------------------------
 
@@ -172,26 +185,22 @@ class TalkerWorker:
             lease = talking.owned.lease
             if job in cancelled:
                 lease.over = lease.over or "job.cancelled"
-            if lease.over:
-                self._drop(talking, lease.over)
+            if lease.over:  # the job is over, or no longer this worker's: its rows go at once
+                self._free(talking, lease.over)
+                self._ownership.let_go(talking.owned)
 
-    def _drop(self, talking: Talking, why: str) -> None:
-        """The job is over, or no longer this worker's: its rows go at once."""
-        self._free(talking, why)
-        self._unready.discard(talking.owned.job)
-        self._ownership.leases.forget(talking.owned.lease)
-        if why == "gap":  # the broker lost writes that this worker had counted on: begin again from the log
-            self._ownership.hand_over(talking.owned)
-
-    def _free(self, talking: Talking, why: str, then: Callable[[], None] | None = None) -> None:
+    def _free(self, talking: Talking, why: str, settled: Callable[[bool], None] | None = None) -> None:
         owned = talking.owned
         del self._talking[owned.job]
         self._made_room = True
+        if why != "done":
+            self._unready.discard(owned.job)
         freed = RowsFreed(rows=self._runner.free(owned.job), step=self._runner.steps, why=why, token=owned.lease.token)
-        self._ownership.write(owned, freed, written=then)
+        self._ownership.write(owned, freed, settled=settled)
 
-    def _leave(self) -> None:
+    def _leave(self, error: BaseException | None = None) -> None:
+        self._ownership.publisher.leaving.set()
         talking = list(self._talking.values())
         for song in talking:
-            self._free(song, "handed over")
-        self._ownership.leave([song.owned for song in talking])
+            self._free(song, "handed over" if error is None else "broke")
+        self._ownership.leave([song.owned for song in talking], error)
