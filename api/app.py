@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
@@ -13,8 +12,8 @@ import api.jobs
 import api.speech
 import api.streaming
 from api import errors
+from api.chores import start_chores
 from api.ending import end
-from api.metrics import count_final_jobs
 from api.service import Service
 from api.settings import ApiSettings
 from broker_schemas.connection import Broker
@@ -32,12 +31,12 @@ def create_app(broker: Broker, contracts: Mapping[str, Contract], settings: ApiS
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        counting = asyncio.create_task(count_final_jobs(service))
+        chores = start_chores(service)
         try:
             yield
         finally:
             service.stopping.set()
-            await end(counting)
+            await end(*chores)
             await service.close()
 
     app = FastAPI(title="Songline", version="0.1.0", description=_ABOUT, lifespan=lifespan)

@@ -139,10 +139,10 @@ class AudioFiles:
 
     async def _encode(self, client, job: str, chunks: int, format_: Format, contract: Contract) -> tuple[Path, str]:
         """A new file, and its ETag."""
-        target = tempfile.NamedTemporaryFile("w+b", dir=self._folder.name, suffix=f".{format_.suffix}", delete=False)
-        path = Path(target.name)
+        number, name = tempfile.mkstemp(dir=self._folder.name, suffix=f".{format_.suffix}")
+        path = Path(name)
         try:
-            with target:
+            with open(number, "w+b") as target:
                 encoder = await asyncio.to_thread(Encoder, target, format_, contract.sample_rate, contract.channels)
                 for index in range(chunks):
                     await asyncio.to_thread(encoder.write, await read_chunk(client, job, index))

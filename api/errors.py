@@ -164,7 +164,8 @@ def as_api_error(error: Exception) -> ApiError:
         case Expired():
             return expired_job(str(error))
         case BrokenLog() | DecodeError():
-            return ApiError(500, f"The job's log cannot be read: {error}", code="log_unreadable", headers=_NO_RETRY)
+            message = f"The job's log cannot be read: {error}. Upgrade songline, or DELETE the job with ?purge=true."
+            return ApiError(500, message, code="log_unreadable", headers=_NO_RETRY)
         case ClientDisconnect():
             return ApiError(400, "The connection was closed before the whole body had come.", code="body_cut_short")
         case _ if broker_cannot(error):

@@ -17,18 +17,28 @@ from starlette.responses import Response
 from api import queue, ranges
 from api.auth import Owner
 from api.encoding import FORMATS
-from api.errors import expired_job, without_sound
+from api.errors import Stopping, expired_job, quoted, without_sound
 from api.examples import AUDIO_FILE, JOB, JOB_BODY, errors, shown
 from api.following import steadily, with_pauses
-from api.responses import EVENT_STREAM, EVENT_STREAM_HEADERS, KEEP_ALIVE, Stream, sse
+from api.responses import (
+    EVENT_STREAM,
+    EVENT_STREAM_HEADERS,
+    KEEP_ALIVE,
+    Dropped,
+    Stream,
+    preferred,
+    sse,
+    while_connected,
+)
 from api.service import Service, Serving
 from api.submission import submit
-from api.views import event_view, job_view
+from api.views import event_view, job_view, unreadable_view
 from broker_schemas import keys
+from broker_schemas.codec import DecodeError
 from broker_schemas.connection import BLOCK_MS
 from broker_schemas.contract import BadField
 from broker_schemas.events import Event
-from broker_schemas.job import JobState, Status
+from broker_schemas.job import BrokenLog, JobState, Status
 from producer.follow import Unknown
 
 _SCANNED = 1000  # jobs that one page looks through at most, where a filter drops many
@@ -77,15 +87,19 @@ async def page(
 ) -> dict[str, Any]:
     """Jobs that have not expired, newest first. A page may be short, or empty, and yet have a `next_cursor`."""
     found: list[dict[str, Any]] = []
-    after, scanned = _read_cursor(cursor), 0
+    place, scanned = _read_cursor(cursor), 0
+    shown_last = place
     while True:
-        jobs = await _jobs_before(service, owner, after)
-        for state, place in zip(await _states(service, [job for _, job in jobs]), jobs, strict=True):
-            after, scanned = place, scanned + 1
-            if state and status in (None, state.status) and model in (None, state.request.model):
-                found.append(_view(service, state))
-            if len(found) == limit or scanned == _SCANNED:
-                return _page(found, after)
+        jobs = await _jobs_before(service, owner, place)
+        for view, place in zip(await _views(service, jobs), jobs, strict=True):
+            if view and status in (None, view["status"]) and model in (None, view["model"]):
+                if len(found) == limit:
+                    return _page(found, shown_last)
+                found.append(view)
+                shown_last = place
+            scanned += 1
+            if scanned == _SCANNED:
+                return _page(found, place)
         if len(jobs) < _READ_AT_ONCE:
             return _page(found, None)
 
@@ -94,16 +108,23 @@ async def page(
     "/v1/jobs/{job}", summary="Look at a job", responses={200: shown("The job", JOB), **errors(400, 401, 404, 410, 503)}
 )
 async def show(
+    request: Request,
     service: Serving,
     owner: Owner,
     job: str,
     wait: Annotated[float, Query(ge=0, description="Hold until the job changes, or for so many seconds")] = 0,
-) -> dict[str, Any]:
+) -> Response:
     """The fold of the job's log. A final job is answered at once, whatever `wait` says."""
     state = await service.state(job, owner)
     if wait and not state.status.final:
-        state = await _changed(service, state, min(wait, service.settings.max_wait_s))
-    return await _shown(service, state)
+        changed = _changed(service, state, min(wait, service.settings.max_wait_s))
+        try:
+            state = await while_connected(service, job, request.receive, changed)
+        except Stopping:
+            pass
+        except Dropped:
+            return Response(status_code=499)  # to nobody
+    return JSONResponse(await _shown(service, state))
 
 
 @router.get(
@@ -122,7 +143,7 @@ async def events(
 ) -> Response:
     """Every event so far as JSON; with `Accept: text/event-stream`, also those to come, until the job is final."""
     state = await service.state(job, owner)
-    if EVENT_STREAM in request.headers.get("accept", ""):
+    if preferred(request.headers.get("accept"), ("application/json", EVENT_STREAM)) == EVENT_STREAM:
         if last_event_id is not None and state.status.final and last_event_id >= state.seq:
             return Response(status_code=204)  # tells EventSource not to come back
         return Stream(
@@ -155,7 +176,7 @@ async def audio(
     contract = service.contract_of(state)
     name = format or state.request.extra.get("response_format") or "wav"
     if name not in FORMATS:
-        raise BadField("format", f"format {name!r} cannot be made: use one of {', '.join(FORMATS)}.")
+        raise BadField("format", f"format {quoted(name)} cannot be made: use one of {', '.join(FORMATS)}.")
     if state.status is not Status.COMPLETED:
         raise without_sound(state)
     try:
@@ -257,16 +278,19 @@ async def _jobs_before(service: Service, owner: str, place: tuple[int, str] | No
         skipped += len(places) - len(older)
 
 
-async def _states(service: Service, jobs: list[str]) -> list[JobState | None]:
+async def _views(service: Service, places: list[tuple[int, str]]) -> list[dict[str, Any] | None]:
+    """What the list shows of each job; None where it has expired."""
     reader = (await service.producer()).jobs
 
-    async def state(job: str) -> JobState | None:
+    async def view(requested_at: int, job: str) -> dict[str, Any] | None:
         try:
-            return await reader.state(job)
+            return _view(service, await reader.state(job))
         except Unknown:
             return None
+        except (BrokenLog, DecodeError) as error:
+            return unreadable_view(job, requested_at, str(error))
 
-    return await asyncio.gather(*(state(job) for job in jobs))
+    return await asyncio.gather(*(view(*place) for place in places))
 
 
 def _page(found: list[dict[str, Any]], after: tuple[int, str] | None) -> dict[str, Any]:

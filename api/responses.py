@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from typing import Any
 
 from starlette.responses import Response
@@ -19,6 +20,7 @@ _log = logging.getLogger(__name__)
 EVENT_STREAM = "text/event-stream"
 EVENT_STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 KEEP_ALIVE = b": still here\n\n"
+_QUALITY = re.compile(r"q=([01](?:\.\d{0,3})?)")
 
 
 class Dropped(Exception):
@@ -59,6 +61,17 @@ async def while_connected(service: Service, job: str, receive: Receive, work: Aw
         raise Stopping(job) if service.stopping.is_set() else Dropped
     finally:
         await end(*waits)
+
+
+def preferred(accept: str | None, offered: Collection[str]) -> str | None:
+    """The media type that an Accept header likes best of those on offer; None where it takes none of them."""
+    liked = []
+    for part in (accept or "").split(","):
+        kind, *parameters = (text.strip().lower() for text in part.split(";"))
+        quality = next((match[1] for text in parameters if (match := _QUALITY.fullmatch(text))), "1")
+        if kind in offered and float(quality) > 0:
+            liked.append((float(quality), kind))
+    return max(liked, key=lambda item: item[0], default=(0.0, None))[1]
 
 
 class Stream(Response):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -18,10 +19,12 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def server(app: FastAPI, *, host: str, port: int, log_level: str = "info") -> Server:
-    """A server for `create_app`'s app; `run()` it, or await `serve()`."""
-    return Server(
-        uvicorn.Config(
-            app, host=host, port=port, log_level=log_level, timeout_graceful_shutdown=GRACE_S, server_header=False
-        )
+def config(app: FastAPI, *, grace_s: int = GRACE_S, **options: Any) -> uvicorn.Config:
+    """How uvicorn serves `create_app`'s app; `options` are uvicorn's own."""
+    return uvicorn.Config(
+        app,
+        timeout_graceful_shutdown=grace_s,
+        server_header=False,
+        ws_per_message_deflate=False,  # sound hardly shrinks, and compressing it would hold up all others
+        **options,
     )

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from api.auth import Owner
 from api.encoding import FORMATS, Format, encoded, media_type
-from api.errors import BROKER_AWAY, as_api_error, ended_without_sound
+from api.errors import as_api_error, broker_cannot, ended_without_sound
 from api.examples import AUDIO_FILE, SPEECH_BODY, errors
 from api.following import final_state, pcm, until_final, with_pauses
 from api.responses import EVENT_STREAM, EVENT_STREAM_HEADERS, KEEP_ALIVE, Dropped, Stream, sse, while_connected
@@ -91,6 +91,7 @@ async def _openai_events(service: Service, job: str, file: AsyncIterator[bytes])
 
     The prompt's tokens are the model's own affair: `usage` counts the frames alone.
     """
+    sent = service.metrics.bytes_out.labels("speech")
     items = with_pauses(file, service.settings.keep_alive_s, wanted=(bytes,))
     yield KEEP_ALIVE  # the headers go out now
     try:
@@ -100,6 +101,7 @@ async def _openai_events(service: Service, job: str, file: AsyncIterator[bytes])
                     yield KEEP_ALIVE
                 else:
                     yield sse({"type": "speech.audio.delta", "audio": base64.b64encode(piece).decode()})
+                    sent.inc(len(piece))
         frames = (await final_state(service, job)).frames
     except Exception as error:
         yield sse({"type": "error", **as_api_error(error).body()})
@@ -114,7 +116,9 @@ def _cancel(service: Service, job: str) -> Callable[[], Awaitable[None]]:
             await (await service.producer()).cancel(job, by_whom="client disconnected")
         except Unknown:
             pass
-        except BROKER_AWAY as error:
+        except Exception as error:
+            if not broker_cannot(error):
+                raise
             _log.warning("job %s goes on to its deadline, as its client's leaving could not be written: %s", job, error)
 
     return cancel

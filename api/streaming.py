@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Annotated, Any
@@ -13,17 +14,28 @@ from starlette.websockets import WebSocketDisconnect
 
 from api.auth import Owner
 from api.encoding import FORMATS, SAMPLE_BYTES, encoded, media_type
-from api.errors import ApiError, as_api_error
+from api.errors import ApiError, as_api_error, quoted, without_sound
 from api.examples import CHUNK_EVENTS, errors
 from api.following import final_state, pcm, steadily, with_pauses
-from api.responses import EVENT_STREAM, EVENT_STREAM_HEADERS, KEEP_ALIVE, Dropped, Stream, sse, while_connected
+from api.responses import (
+    EVENT_STREAM,
+    EVENT_STREAM_HEADERS,
+    KEEP_ALIVE,
+    Dropped,
+    Stream,
+    preferred,
+    sse,
+    while_connected,
+)
 from api.service import Service, Serving
 from api.views import job_view
 from broker_schemas.contract import BadField, Contract
+from broker_schemas.job import Status
 from producer.follow import Chunk, Expired
 
 END = "end"  # the last event's id: a client that comes back with it has all
 SSE = "sse"
+_MAX_INDEX = 10**9 - 1
 _ACCEPTED = {
     EVENT_STREAM: SSE, "*/*": SSE, "text/*": SSE, "audio/pcm": "pcm", "audio/wav": "wav", "audio/x-wav": "wav",
     "audio/wave": "wav", "audio/flac": "flac", "audio/mpeg": "mp3", "audio/ogg": "opus", "audio/*": "wav",
@@ -36,7 +48,7 @@ router = APIRouter(tags=["sound"])
     "/v1/jobs/{job}/stream",
     summary="Listen to a job",
     response_class=Response,
-    responses={200: CHUNK_EVENTS, **errors(400, 401, 404, 406, 410, 503)},
+    responses={200: CHUNK_EVENTS, **errors(400, 401, 404, 406, 409, 410, 503)},
 )
 async def stream(
     request: Request,
@@ -44,7 +56,7 @@ async def stream(
     owner: Owner,
     job: str,
     format: Annotated[str | None, Query(description="sse, pcm, wav, flac, mp3 or opus; else as Accept says")] = None,
-    after: Annotated[int | None, Query(ge=-1, description="index of the last chunk that you have")] = None,
+    after: Annotated[int, Query(ge=-1, le=_MAX_INDEX, description="index of the last chunk that you have")] = -1,
     last_event_id: Annotated[str | None, Header(description="id of the last event that you have")] = None,
 ) -> Response:
     """Every chunk from the first one on, as it is made, whenever you join.
@@ -54,7 +66,7 @@ async def stream(
     last event's id as `Last-Event-ID`, as browsers do by themselves: nothing is lost or repeated.
 
     **audio/pcm, audio/wav, …** (`Accept` or `?format=`): the sound alone. If the job does not complete, the
-    connection is cut, so that a part is not taken for the whole.
+    connection is cut, so that a part is not taken for the whole; one that has failed already answers 409.
     """
     state = await service.state(job, owner)
     contract = service.contract_of(state)
@@ -62,10 +74,13 @@ async def stream(
     if kind == SSE:
         if last_event_id == END:
             return Response(status_code=204)  # tells EventSource not to come back
-        events = sound_events(service, job, contract, after_chunk=_after(after, last_event_id))
+        after = _index("Last-Event-ID", last_event_id) if last_event_id else after
+        events = sound_events(service, job, contract, after_chunk=after)
         return Stream(events, service=service, job=job, kind=SSE, media_type=EVENT_STREAM, headers=EVENT_STREAM_HEADERS)
+    if state.status in (Status.FAILED, Status.CANCELLED):
+        raise without_sound(state)
     wanted = FORMATS[kind]
-    sound = pcm(service, job, after_chunk=_after(after, None))
+    sound = pcm(service, job, after_chunk=after)
     return Stream(
         encoded(sound, wanted, contract.sample_rate, contract.channels),
         service=service,
@@ -86,7 +101,7 @@ async def websocket(socket: WebSocket, service: Serving, job: str) -> None:
         owner = service.keyring.owner(socket.headers.get("authorization"))
         state = await service.state(job, owner)
         contract = service.contract_of(state)
-        after = _after(None, socket.query_params.get("after"))
+        after = _index("after", socket.query_params.get("after") or "-1")
     except Exception as error:
         await socket.send_denial_response(as_api_error(error).response())
         return
@@ -123,11 +138,16 @@ async def _send_all(service: Service, socket: WebSocket, job: str, contract: Con
 async def sound_events(service: Service, job: str, contract: Contract, *, after_chunk: int) -> AsyncIterator[bytes]:
     """The event stream of a job's sound, to its end."""
     yield b"retry: 1000\n\n"
+    sent = service.metrics.bytes_out.labels(SSE)
     items = with_pauses(steadily(service, job, after_chunk=after_chunk), service.settings.keep_alive_s, wanted=(Chunk,))
     try:
         async with aclosing(items):
             async for chunk in items:
-                yield KEEP_ALIVE if chunk is None else _chunk_event(chunk, contract)
+                if chunk is None:
+                    yield KEEP_ALIVE
+                else:
+                    yield _chunk_event(chunk, contract)
+                    sent.inc(len(chunk.pcm))
         state = await final_state(service, job)
     except Expired as error:
         yield sse(as_api_error(error).body(), event="expired", id_=END)
@@ -156,22 +176,20 @@ def _chunk_event(chunk: Chunk, contract: Contract) -> bytes:
 def _kind(format_: str | None, accept: str | None) -> str:
     if format_ is not None:
         if format_ != SSE and format_ not in FORMATS:
-            raise BadField("format", f"format {format_!r} cannot be streamed: use one of {', '.join((SSE, *FORMATS))}.")
+            raise BadField(
+                "format", f"format {quoted(format_)} cannot be streamed: use one of {', '.join((SSE, *FORMATS))}."
+            )
         return format_
-    for part in (accept or "*/*").split(","):
-        kind = _ACCEPTED.get(part.split(";")[0].strip().lower())
-        if kind is not None:
-            return kind
+    if (media := preferred(accept or "*/*", _ACCEPTED)) is not None:
+        return _ACCEPTED[media]
     raise ApiError(
-        406, f"{accept!r} cannot be sent: accept {EVENT_STREAM}, audio/pcm or audio/wav, or use ?format=.",
+        406, f"{quoted(accept)} cannot be sent: accept {EVENT_STREAM}, audio/pcm or audio/wav, or use ?format=.",
         code="not_acceptable", param="Accept",
     )  # fmt: skip
 
 
-def _after(after: int | None, last_event_id: str | None) -> int:
+def _index(field: str, text: str) -> int:
     """Index of the last chunk that the client has; -1 for none."""
-    if not last_event_id:
-        return -1 if after is None else after
-    if not last_event_id.isascii() or not last_event_id.isdigit() or len(last_event_id) > 9:
-        raise BadField("Last-Event-ID", f"{last_event_id!r} is no chunk's index: send the last event's id.")
-    return int(last_event_id)
+    if not re.fullmatch(r"-1|[0-9]{1,9}", text):
+        raise BadField(field, f"{field} {quoted(text)} is no chunk's index: send that of the last one that you have.")
+    return int(text)

@@ -45,6 +45,21 @@ def job_view(state: JobState, contract: Contract | None) -> dict[str, Any]:
     }
 
 
+def unreadable_view(job: str, requested_at: int, why: str) -> dict[str, Any]:
+    """A job of the list whose log this program cannot read."""
+    message = f"This job's log cannot be read: {why}. Upgrade songline, or forget the job: DELETE with ?purge=true."
+    return {
+        "id": job,
+        "object": "job",
+        "status": None,
+        "model": None,
+        "audio_seconds": None,
+        "timings": {"requested_at": requested_at / 1000},
+        "error": {"code": "log_unreadable", "message": message, "retryable": False},
+        "links": {"self": f"/v1/jobs/{job}"},
+    }
+
+
 _LINKS = {"self": "", "events": "/events", "stream": "/stream", "ws": "/ws", "audio": "/audio", "cancel": ""}
 
 

@@ -6,10 +6,8 @@ import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import uvicorn
-
 from api.app import create_app
-from api.server import Server
+from api.server import Server, config
 from api.settings import ApiSettings
 from broker_schemas.connection import Broker
 from compose.checkpoint import family_named
@@ -36,22 +34,14 @@ def api_server(args: argparse.Namespace, broker: Broker, settings: Settings) -> 
         app = create_app(broker, {settings.model: contract}, _api_settings(args))
     except ValueError as error:
         raise Trouble(str(error), USAGE) from error
-    return ApiServer(
-        uvicorn.Config(
-            app,
-            log_config=None,
-            log_level="debug" if args.log_level == "debug" else "warning",
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=max(1, int(args.grace)),
-        )
-    )
+    log_level = "debug" if args.log_level == "debug" else "warning"
+    grace_s = max(1, int(args.grace))
+    return ApiServer(config(app, grace_s=grace_s, log_config=None, log_level=log_level, access_log=False))
 
 
 def _api_settings(args: argparse.Namespace) -> ApiSettings:
-    keys = (args.api_keys or "").split(",")
     return ApiSettings(
-        api_keys=tuple(key.strip() for key in keys if key.strip()),
+        api_keys=tuple(args.api_keys or ()),
         limits=Limits(max_jobs=args.max_jobs, max_bytes=args.max_bytes, ttl_s=args.ttl),
         deadline_s=args.deadline,
     )

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from api.app import create_app
-from api.server import server as make_server
+from api.server import Server, config
 from api.settings import ApiSettings
 from producer.submit import Limits
 from tests.api.player import HumContract, Player
@@ -52,7 +52,7 @@ class Api:
 @asynccontextmanager
 async def serving(broker, **changes):
     app = create_app(broker, {"hum": HumContract()}, replace(SETTINGS, **changes))
-    server = make_server(app, host="127.0.0.1", port=0, log_level="warning")
+    server = Server(config(app, host="127.0.0.1", port=0, log_level="warning"))
     task = asyncio.create_task(server.serve())
     while not server.started:
         assert not task.done(), task.exception()

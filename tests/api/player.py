@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from broker_schemas import keys, log
-from broker_schemas.codec import Tensor, pack
+from broker_schemas.codec import Tensor
 from broker_schemas.contract import BadField, Order
 from broker_schemas.events import (
     AudioChunk,
@@ -20,6 +20,7 @@ from broker_schemas.events import (
     SpanTerminal,
     SpanWindow,
 )  # fmt: skip
+from broker_schemas.heartbeat import Heartbeat
 
 FRAMES, SAMPLES = 100, 4000  # of a window
 TTL_MS = 60_000
@@ -93,7 +94,7 @@ class Player:
 
     def complete(self) -> None:
         done = JobCompleted(samples=self.windows * SAMPLES, frames=self.windows * FRAMES, reason="stop")
-        self._append(done, ttl_ms=TTL_MS)
+        self._append(done, ttl_ms=TTL_MS, after=self.windows)
         self._retire()
 
     def fail(self, *, retryable: bool = False, code: str = "no_frames") -> None:
@@ -110,7 +111,8 @@ class Player:
         self.complete()
 
     def _retire(self) -> None:
-        for call in log.retire(self.job, model="hum", owner=self._owner()):
+        bytes_ = 4 * self.windows * SAMPLES
+        for call in log.retire(self.job, model="hum", owner=self._owner(), ttl_ms=TTL_MS, bytes_=bytes_):
             self._run(call)
 
     def _owner(self) -> str:
@@ -124,5 +126,5 @@ class Player:
 
 def beat(broker, role: str, *, at_ms: int, model: str = "hum") -> None:
     """A worker's heartbeat."""
-    said = {"role": role, "model": model, "profile": "p", "at": at_ms}
-    broker.client().hset(keys.WORKERS, f"player-{role}-{model}", pack(said))
+    said = Heartbeat(worker=f"player-{role}-{model}", role=role, model=model, profile="p", at=at_ms)
+    broker.client().hset(keys.WORKERS, said.worker, said.pack())

@@ -172,10 +172,9 @@ async def test_a_raw_stream_of_a_job_that_fails_is_cut_not_ended(api):
                 if len(got) == len(song(5, 1)):
                     player.fail()
     assert got == song(5, 1)
-    silent = await api.submit()
-    api.player(silent).fail()
-    answer = await api.http.get(silent["links"]["stream"], params={"format": "pcm"})
-    assert answer.status_code == 500 and answer.json()["error"]["code"] == "no_frames"
+    answer = await api.http.get(job["links"]["stream"], params={"format": "pcm"})
+    assert answer.status_code == 409 and answer.json()["error"]["code"] == "job_failed"
+    assert (await listen(api, job)).end == "failed"
 
 
 async def test_silence_is_filled_with_comments(broker):

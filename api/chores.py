@@ -1,0 +1,32 @@
+"""What an api process does by itself, beside its requests."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from api.errors import broker_cannot
+from api.metrics import count_final_jobs
+from api.service import Service
+
+_log = logging.getLogger(__name__)
+
+
+def start_chores(service: Service) -> list[asyncio.Task]:
+    """They run until they are cancelled, whatever goes wrong in between."""
+    chores = ((1.0, count_final_jobs), (10.0, forget_gone_files))
+    return [asyncio.create_task(_repeat(every_s, chore, service)) for every_s, chore in chores]
+
+
+async def forget_gone_files(service: Service) -> None:
+    await service.files.forget_gone(service.client())
+
+
+async def _repeat(every_s: float, chore: Callable[[Service], Awaitable[None]], service: Service) -> None:
+    while True:
+        await asyncio.sleep(every_s)
+        try:
+            await chore(service)
+        except Exception as error:
+            _log.warning("%s: not this time", chore.__name__, exc_info=None if broker_cannot(error) else error)
