@@ -11,11 +11,13 @@ from api.metrics import count_final_jobs
 from api.service import Service
 
 _log = logging.getLogger(__name__)
+COUNT_EVERY_S = 1.0
+TIDY_EVERY_S = 10.0
 
 
 def start_chores(service: Service) -> list[asyncio.Task]:
     """They run until they are cancelled, whatever goes wrong in between."""
-    chores = ((1.0, count_final_jobs), (10.0, forget_gone_files))
+    chores = ((COUNT_EVERY_S, count_final_jobs), (TIDY_EVERY_S, forget_gone_files))
     return [asyncio.create_task(_repeat(every_s, chore, service)) for every_s, chore in chores]
 
 

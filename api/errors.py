@@ -115,8 +115,9 @@ def broker_cannot(error: BaseException) -> bool:
 
 
 def broker_away(error: Exception) -> ApiError:
+    why = str(error).split()[0] if str(error).startswith(_CANNOT_NOW) else type(error).__name__
     return ApiError(
-        503, f"The broker cannot be used now ({type(error).__name__}): try again in some seconds.",
+        503, f"The broker cannot be used now ({why}): try again in some seconds.",
         code="broker_unavailable", headers={"Retry-After": "2"},
     )  # fmt: skip
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import io
+from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 
+from broker_schemas import keys
+from tests.api.conftest import serving, until
 from tests.api.player import SAMPLES, song
 
 
@@ -99,6 +102,47 @@ async def test_a_file_is_encoded_once_and_its_bytes_stay(api):
     answers = await asyncio.gather(*(api.http.get(url, params=params) for _ in range(5)))
     assert len({answer.content for answer in answers}) == 1
     assert len({answer.headers["etag"] for answer in answers}) == 1
+
+
+async def test_a_key_used_again_after_expiry_has_the_new_songs_file(redis_api):
+    api, answers = redis_api, []
+    for seed in (1, 2):
+        body, again = {"model": "hum", "input": "la", "seed": seed}, {"Idempotency-Key": "again"}
+        job = (await api.http.post("/v1/jobs", json=body, headers=again)).json()
+        await asyncio.to_thread(api.player(job).play, seed, 2)
+        answers.append(await api.http.get(job["links"]["audio"], params={"format": "flac"}))
+        api.player(job).expire()
+    for seed, answer in zip((1, 2), answers, strict=True):
+        assert soundfile.read(io.BytesIO(answer.content), dtype="int16")[0].tobytes() == song(seed, 2)
+    assert answers[0].headers["etag"] != answers[1].headers["etag"]
+
+
+def on_disk(api) -> list[str]:
+    return [path.suffix for path in Path(api.service.files._folder.name).iterdir()]
+
+
+async def test_a_file_that_cannot_be_made_leaves_nothing_on_disk(redis_api):
+    job = await redis_api.played(3)
+    redis_api.broker.client().xdel(keys.audio(job["id"]), "3-0")
+    answer = await redis_api.http.get(job["links"]["audio"], params={"format": "flac"})
+    assert answer.status_code == 410
+    assert on_disk(redis_api) == []
+
+
+async def test_files_of_jobs_that_are_gone_are_dropped(redis_api, monkeypatch):
+    monkeypatch.setattr("api.chores.TIDY_EVERY_S", 0.1)
+    async with serving(redis_api.broker) as api:
+        purged, expired, stays = [await api.played(1) for _ in range(3)]
+        for job, format_ in ((purged, "mp3"), (expired, "opus"), (stays, "flac")):
+            await api.http.get(job["links"]["audio"], params={"format": format_})
+        assert len(on_disk(api)) == 3
+        await redis_api.http.delete(purged["links"]["self"], params={"purge": True})  # by another process
+        api.player(expired).expire()
+
+        async def gone():
+            return on_disk(api) == [".flac"]
+
+        await until(gone)
 
 
 async def test_an_unfinished_job_has_no_file_yet_and_is_told_where_to_listen(api):

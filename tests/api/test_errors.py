@@ -8,7 +8,9 @@ import signal
 import time
 
 import pytest
+from redis.exceptions import ResponseError
 
+from api.errors import as_api_error
 from tests.api.conftest import serving, until
 from tests.api.player import beat, song
 from tests.redis_server import RedisServer
@@ -64,12 +66,27 @@ async def test_bodies_over_the_limit(real_broker):
         shaped(await api.http.post("/v1/jobs", content=pieces()), 413)
         shaped(await api.http.post("/v1/audio/speech", content=b"a" * 3500), 413)
         assert (await api.http.post("/v1/jobs", json=BODY)).status_code == 202
+    async with serving(real_broker) as api:
+        shaped(await api.http.post("/v1/jobs", content=b"a" * (1 << 20) + b"a"), 413)
+
+
+async def test_what_a_client_sent_is_cut_in_errors(redis_api):
+    long = "x" * 500_000
+    for fields in ({"model": long}, {"response_format": long}, {long: 1}):
+        answer = await redis_api.http.post("/v1/jobs", json=BODY | fields)
+        assert 400 <= answer.status_code < 500 and len(answer.content) < 1000
+    job = await redis_api.submit()
+    for params in ({"format": long[:9000]}, {"after": "9" * 4000}):
+        answer = await redis_api.http.get(job["links"]["stream"], params=params)
+        assert shaped(answer, 400)["param"] in params and len(answer.content) < 1000
 
 
 async def test_routes_and_verbs_that_are_not_there(redis_api):
     assert shaped(await redis_api.http.get("/v1/nothing"), 404)["code"] == "not_found"
     wrong = await redis_api.http.put("/v1/jobs", json={})
-    assert shaped(wrong, 405)["code"] == "method_not_allowed" and "allow" in wrong.headers
+    assert shaped(wrong, 405)["code"] == "method_not_allowed" and wrong.headers["allow"] == "GET, POST"
+    assert "use GET, POST." in wrong.json()["error"]["message"]
+    assert (await redis_api.http.patch("/v1/jobs/x")).headers["allow"] == "DELETE, GET"
     assert shaped(await redis_api.http.get("/v1/jobs", params={"limit": 0}), 400)["param"] == "limit"
     assert shaped(await redis_api.http.post("/v1/jobs", json=BODY | {"model": "x"}), 404)["code"] == "model_not_found"
     bad_key = await redis_api.http.post("/v1/jobs", json=BODY, headers={"Idempotency-Key": "a b"})
@@ -142,6 +159,34 @@ async def test_a_broker_that_is_away_is_said_and_survived(tmp_path):
             await asyncio.wait_for(listening, 20)
             assert got == song(5, 2)
             assert (await api.http.get(job["links"]["self"])).json()["status"] == "completed"
+    finally:
+        server.kill()
+
+
+@pytest.mark.parametrize("said", ["MISCONF", "NOREPLICAS", "CLUSTERDOWN", "MASTERDOWN", "OOM", "READONLY"])
+def test_a_broker_that_cannot_serve_now_is_worth_another_try(said):
+    error = as_api_error(ResponseError(f"{said} for the time being"))
+    assert error.status == 503 and error.type == "server_error" and "Retry-After" in error.headers
+    assert said in str(error)
+
+
+def test_what_else_a_broker_refuses_is_an_error_of_this_program():
+    assert as_api_error(ResponseError("ERR wrong number of arguments")).status == 500
+
+
+async def test_a_broker_that_takes_no_writes_is_said(tmp_path):
+    from broker_schemas.connection import RedisBroker
+
+    server = RedisServer(tmp_path)
+    try:
+        broker = RedisBroker(server.url)
+        async with serving(broker) as api:
+            job = await api.submit()
+            broker.client().config_set("min-replicas-to-write", 1)
+            for verb, path in (("POST", "/v1/jobs"), ("DELETE", job["links"]["self"])):
+                refused = await api.http.request(verb, path, json=BODY if verb == "POST" else None)
+                assert shaped(refused, 503)["code"] == "broker_unavailable" and "retry-after" in refused.headers
+            assert (await api.http.get(job["links"]["self"])).status_code == 200
     finally:
         server.kill()
 

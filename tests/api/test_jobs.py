@@ -8,6 +8,7 @@ import time
 import pytest
 
 from broker_schemas import keys
+from broker_schemas.codec import pack, unpack
 from tests.api.conftest import serving, until
 
 
@@ -92,6 +93,32 @@ async def test_wait_ends_when_time_is_out_or_nothing_can_change(api):
     assert time.monotonic() - began < 2
 
 
+async def test_a_waiting_client_is_answered_when_the_api_stops(api):
+    job = await api.submit()
+    waiting = asyncio.create_task(api.http.get(job["links"]["self"], params={"wait": 15}))
+    await asyncio.sleep(0.3)
+    began = time.monotonic()
+    api.server.should_exit = True
+    answer = await waiting
+    assert (answer.status_code, answer.json()["status"]) == (200, "queued")
+    assert time.monotonic() - began < 3
+
+
+async def test_a_waiting_client_that_leaves_is_let_go(redis_api):
+    job, client = await redis_api.submit(), redis_api.broker.client()
+    waiting = [asyncio.create_task(redis_api.http.get(job["links"]["self"], params={"wait": 15})) for _ in range(5)]
+
+    async def blocked(count: int):
+        return client.info("clients")["blocked_clients"] == count
+
+    await until(lambda: blocked(5))
+    began = time.monotonic()
+    for task in waiting:
+        task.cancel()
+    await until(lambda: blocked(0))
+    assert time.monotonic() - began < 5
+
+
 async def test_an_idempotency_key_gives_one_job(api):
     body = {"model": "hum", "input": "la"}
     key = {"Idempotency-Key": "k-1"}
@@ -114,6 +141,17 @@ async def test_over_the_bounded_queue_comes_429_with_retry_after(broker):
         assert refused.json()["error"]["code"] == "queue_full"
         await api.http.delete(jobs[0]["links"]["cancel"])
         await api.submit()
+
+
+async def test_a_job_larger_than_the_whole_budget_is_refused_for_good(redis_api):
+    from producer.submit import Limits
+
+    async with serving(redis_api.broker, limits=Limits(max_bytes=500_000, ttl_s=60)) as api:
+        refused = await api.http.post("/v1/jobs", json={"model": "hum", "input": "la"})
+        assert refused.status_code == 400 and "retry-after" not in refused.headers
+        error = refused.json()["error"]
+        assert (error["code"], error["param"]) == ("job_too_large", "max_new_tokens")
+        assert "--max-bytes" in error["message"]
 
 
 async def test_cancel_ends_a_job_once_and_leaves_final_ones(api):
@@ -171,6 +209,36 @@ async def test_lists_are_filtered_and_paged_without_gap_or_repeat(api):
     assert (await api.http.get("/v1/jobs", params={"status": "odd"})).json()["error"]["param"] == "status"
 
 
+async def test_a_full_last_page_has_no_more(redis_api):
+    jobs = [await redis_api.submit() for _ in range(4)]
+    api = redis_api.http
+    first = (await api.get("/v1/jobs", params={"limit": 2})).json()
+    assert first["has_more"] is True
+    last = (await api.get("/v1/jobs", params={"limit": 2, "cursor": first["next_cursor"]})).json()
+    assert [job["id"] for job in last["data"]] == [job["id"] for job in reversed(jobs[:2])]
+    assert (last["has_more"], last["next_cursor"]) == (False, None)
+
+
+async def test_a_log_that_cannot_be_read_hides_no_other_job(api):
+    old, new, other = [await api.submit() for _ in range(3)]
+    client = api.broker.client()
+    newer = unpack(client.xrange(keys.log(new["id"]))[0][1][b"e"]) | {"v": "99.0", "seq": 2}
+    client.xadd(keys.log(new["id"]), {"e": pack(newer)}, id="2-0")
+    client.xadd(keys.log(old["id"]), {"e": pack(newer | {"v": "1.0", "seq": 7})}, id="7-0")
+    listed = {job["id"]: job for job in (await api.http.get("/v1/jobs")).json()["data"]}
+    assert listed[other["id"]]["status"] == "queued"
+    for job in (old, new):
+        shown = listed[job["id"]]
+        assert shown["status"] is None and shown["error"]["code"] == "log_unreadable"
+        assert "pgrade songline" in shown["error"]["message"] and "purge" in shown["error"]["message"]
+        assert shown["timings"]["requested_at"] == job["timings"]["requested_at"]
+        answer = await api.http.get(job["links"]["self"])
+        assert answer.status_code == 500 and answer.json()["error"]["code"] == "log_unreadable"
+        assert (await api.http.delete(job["links"]["self"], params={"purge": True})).json()["deleted"] is True
+    listed = (await api.http.get("/v1/jobs")).json()["data"]
+    assert [job["id"] for job in listed] == [other["id"]]
+
+
 async def test_the_log_shows_codes_as_lists(api):
     job = await api.submit()
     player = api.player(job)
@@ -200,6 +268,8 @@ async def test_the_log_is_followed_as_an_event_stream(api):
     await asyncio.to_thread(player.play, 5, 1)
     await asyncio.wait_for(following, 10)
     assert types == ["job.admitted", "job.admitted", "span.terminal", "audio.chunk", "job.completed"]
+    as_json = {"Accept": "application/json, text/event-stream;q=0.5"}
+    assert (await api.http.get(job["links"]["events"], headers=as_json)).json()["object"] == "list"
     has_all = {"Accept": "text/event-stream", "Last-Event-ID": "6"}
     assert (await api.http.get(job["links"]["events"], headers=has_all)).status_code == 204
 
@@ -251,6 +321,25 @@ async def test_live_jobs_final_jobs_and_first_audio_are_counted(api):
     assert 'songline_refusals_total{code="invalid_value",field="other"} 1.0' in text
     assert 'songline_first_audio_seconds_count{model="hum"} 1.0' in text
     assert "songline_live_jobs 0.0" in text
+
+
+async def test_counting_goes_on_after_an_error(redis_api):
+    service, job, failed = redis_api.service, await redis_api.submit(), asyncio.Event()
+    client = service.client
+
+    def breaks():
+        service.client = client
+        failed.set()
+        raise RuntimeError("once")
+
+    service.client = breaks
+    await asyncio.wait_for(failed.wait(), 5)
+    await asyncio.to_thread(redis_api.player(job).play, 5, 1)
+
+    async def counted():
+        return 'songline_jobs_total{model="hum",status="completed"} 1.0' in (await redis_api.http.get("/metrics")).text
+
+    await until(counted)
 
 
 async def test_a_queue_position_counts_other_owners_in_turn(broker):

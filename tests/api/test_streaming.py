@@ -153,7 +153,18 @@ async def test_raw_sound_by_accept_or_by_format(api):
         if format_ == "flac":
             assert samples.tobytes() == song(5, 3)
     assert (await api.http.get(url, params={"format": "aac"})).json()["error"]["param"] == "format"
-    assert (await api.http.get(url, headers={"Accept": "image/png"})).status_code == 406
+    for accept, kind in {
+        "text/event-stream;q=0.5, audio/wav": "audio/wav",
+        "audio/wav;q=0, text/event-stream": "text/event-stream",
+        "audio/*;q=0.1, audio/flac;q=0.2": "audio/flac",
+        "audio/pcm, audio/wav": "audio/pcm",
+    }.items():
+        answer = await api.http.get(url, headers={"Accept": accept})
+        assert answer.headers["content-type"].startswith(kind), accept
+    for accept in ("image/png", "image/png, */*;q=0"):
+        assert (await api.http.get(url, headers={"Accept": accept})).status_code == 406
+    for after in (-2, 10**9, 10**30):
+        assert (await api.http.get(url, params={"after": after})).json()["error"]["param"] == "after"
     assert (await api.http.get(url, headers={"Last-Event-ID": "x"})).status_code == 400
 
 
@@ -238,6 +249,25 @@ async def test_a_websocket_has_the_same_sound(api):
     assert end["type"] == "completed" and end["job"]["id"] == job["id"]
     async with websockets.connect(api.ws_url + job["links"]["ws"] + "?after=1") as socket:
         assert json.loads(await socket.recv())["index"] == 2
+    async with websockets.connect(api.ws_url + job["links"]["ws"] + "?after=-1") as socket:
+        assert json.loads(await socket.recv())["index"] == 0
+        assert "sec-websocket-extensions" not in socket.response.headers  # sound is not compressed
+    for after in ("-2", "x", "9" * 11):
+        with pytest.raises(websockets.InvalidStatus) as refused:
+            await websockets.connect(f"{api.ws_url}{job['links']['ws']}?after={after}")
+        error = json.loads(refused.value.response.body)["error"]
+        assert (refused.value.response.status_code, error["param"]) == (400, "after")
+
+
+async def test_bytes_of_sound_are_counted_without_what_is_around_them(api):
+    job = await api.played(3)
+    await listen(api, job)
+    await api.http.get(job["links"]["stream"], params={"format": "pcm"})
+    await api.http.get(job["links"]["events"], headers={"Accept": "text/event-stream"})
+    text = (await api.http.get("/metrics")).text
+    for kind in ("sse", "pcm"):
+        assert f'songline_stream_bytes_total{{kind="{kind}"}} {len(song(5, 3))}.0' in text
+    assert 'songline_stream_bytes_total{kind="events"}' not in text
 
 
 async def test_a_websocket_to_nothing_is_refused_with_an_answer(api):
