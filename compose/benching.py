@@ -7,14 +7,13 @@ import asyncio
 import json
 import sys
 from contextlib import nullcontext
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import producer.bench
-from compose.client import song_body
-from compose.demonstration import serving
+from compose.demonstration import demo_body, serving
 from compose.trouble import FAILED, UNREACHABLE, USAGE, Trouble
+from compose.wav import check_writable
 from producer.bench import VIA, BadServer, Load, Target
 from producer.bench_table import comparison, errors, level_name, same_bytes, table
 
@@ -23,8 +22,11 @@ def bench(args: argparse.Namespace) -> int:
     if args.via not in VIA:
         raise Trouble(f"--via {args.via} is not known: it may be {' or '.join(VIA)}", USAGE)
     earlier = _read(args.compare) if args.compare else None
+    check_writable(args.json)
+    body = demo_body(args)
+    first_seed = body.pop("seed")
     with serving(args) if args.serve else nullcontext(args.url) as url:
-        target = Target(url, _body(args), args.seed or 0, args.via, args.api_key, args.timeout)
+        target = Target(url, body, first_seed, args.via, args.api_key, args.timeout)
         try:
             report = asyncio.run(producer.bench.bench(target, _loads(args), warm_up=args.warm_up, done=_tell))
         except BadServer as error:
@@ -33,10 +35,10 @@ def bench(args: argparse.Namespace) -> int:
     print(same_bytes(report["levels"]))
     if failures := errors(report["levels"]):
         print(failures)
-    if earlier:
-        print(f"\nbefore → now ({args.compare})\n{comparison(report, earlier)}")
     if args.json:
         args.json.write_text(json.dumps(report, indent=2) + "\n")
+    if earlier:
+        print(f"\nbefore → now ({args.compare})\n{_compared(report, earlier, args.compare)}")
     return FAILED if any(level["failed"] for level in report["levels"]) else 0
 
 
@@ -46,25 +48,25 @@ def _loads(args: argparse.Namespace) -> list[Load]:
     return [Load(args.requests, concurrency=concurrency) for concurrency in args.concurrency]
 
 
-def _body(args: argparse.Namespace) -> dict[str, Any]:
-    """The flags' song, else the demo's."""
-    demo = files("compose") / "demo"
-    args.lyrics = args.lyrics or str(demo / "lyrics.txt")
-    args.caption = args.caption or (demo / "caption.txt").read_text(encoding="utf-8")
-    args.seed, seed = None, args.seed
-    body = song_body(args)
-    args.seed = seed
-    return body
-
-
 def _read(path: Path) -> dict[str, Any]:
     try:
         report = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise Trouble(f"cannot read the report {path}: {error}", USAGE) from error
-    if not isinstance(report, dict) or report.get("format") != producer.bench.FORMAT:
-        raise Trouble(f"{path} is no report that this version can compare with", USAGE)
+    if not isinstance(report, dict) or report.get("format") != producer.bench.FORMAT or "levels" not in report:
+        raise _no_report(path)
     return report
+
+
+def _compared(report: dict[str, Any], earlier: dict[str, Any], path: Path) -> str:
+    try:
+        return comparison(report, earlier)
+    except (KeyError, TypeError) as error:
+        raise _no_report(path) from error
+
+
+def _no_report(path: Path) -> Trouble:
+    return Trouble(f"{path} is no report that this version can compare with", USAGE)
 
 
 def _tell(level: dict[str, Any]) -> None:

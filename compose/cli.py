@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import logging
 import sys
+import warnings
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
@@ -71,15 +73,20 @@ def own_version() -> str:
         return "(not installed)"
 
 
+def _start_logging(level: str) -> None:
+    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # The vocoder's authors still use torch's old weight_norm; nobody who serves it can change that.
+    warnings.filterwarnings("ignore", message=".*weight_norm.* is deprecated", category=FutureWarning)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+
+
 def main(argv: list[str] | None = None) -> int:
     given = parser().parse_args(argv)
     command = next(command for command in COMMANDS if command.name == given.command)
     try:
         args = resolve(command.name, given)
         if command.role:
-            from compose.logs import start_logging
-
-            start_logging(args.log_level)
+            _start_logging(args.log_level)
         module, function = command.run.split(":")
         return getattr(importlib.import_module(module), function)(args) or 0
     except BadSetting as error:

@@ -17,7 +17,7 @@ import httpx
 from compose.progress import Progress
 from compose.sse import Message, messages
 from compose.trouble import FAILED, INTERRUPTED, UNREACHABLE, USAGE, Trouble
-from compose.wav import WavWriter
+from compose.wav import WavWriter, check_writable
 
 _ENDS = ("completed", "failed", "cancelled", "expired")  # events that end a stream
 _TRIES = 5  # connections in a row that bring nothing, before a stream is given up
@@ -52,7 +52,7 @@ class Api:
         """A request's JSON answer. Raises Trouble."""
         try:
             answer = self._http.request(verb, path, **options)
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise self._unreachable(error) from error
         if answer.status_code >= 400:
             raise _refused(answer)
@@ -93,7 +93,9 @@ class Api:
 def _refused(answer: httpx.Response) -> Trouble:
     try:
         error = answer.json()["error"]
-        message = f"{error['param']}: {error['message']}" if error.get("param") else error["message"]
+        message = error["message"]
+        if error.get("param") and error["param"] not in message:
+            message = f"{error['param']}: {message}"
     except (ValueError, KeyError, TypeError):
         message = answer.text[:500]
     wait = f"; try again in {answer.headers['Retry-After']} s" if "Retry-After" in answer.headers else ""
@@ -102,6 +104,7 @@ def _refused(answer: httpx.Response) -> Trouble:
 
 def submit(args: argparse.Namespace) -> int:
     body = song_body(args)
+    check_writable(args.out)
     with Api(args.url, args.api_key) as api:
         began = time.perf_counter()
         job = api.call("POST", "/v1/jobs", json=body)
@@ -138,7 +141,8 @@ def jobs(args: argparse.Namespace) -> None:
     wanted = {"limit": args.limit} | ({"status": args.status} if args.status else {})
     with Api(args.url, args.api_key) as api:
         for job in api.call("GET", "/v1/jobs", params=wanted)["data"]:
-            print(f"{job['id']}  {job['status']:<10} {job.get('model') or '':<20} {job['audio_seconds'] or 0:8.2f} s")
+            status = job["status"] or "unreadable"
+            print(f"{job['id']}  {status:<10} {job.get('model') or '':<20} {job['audio_seconds'] or 0:8.2f} s")
 
 
 def song_body(args: argparse.Namespace) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 import signal
 import subprocess
 import sys
@@ -12,26 +13,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import httpx
 
 from compose.client import Api, hear, song_body
-from compose.listening import listening_socket
+from compose.port import listening_socket
 from compose.trouble import FAILED, Trouble
+from compose.wav import check_writable
 
 _READY_S = 300.0
 _STOP_S = 30.0
 
 
 def demo(args: argparse.Namespace) -> None:
-    texts = files("compose") / "demo"
-    args.lyrics = args.lyrics or str(texts / "lyrics.txt")
-    args.caption = args.caption or (texts / "caption.txt").read_text(encoding="utf-8")
-    args.seed = args.seed or 0  # the same song every time
+    body = demo_body(args)
     out = (args.out or Path("song.wav")).resolve()
+    check_writable(out)
     with serving(args) as url, Api(url) as api:
         began = time.perf_counter()
-        job = api.call("POST", "/v1/jobs", json=song_body(args))
+        job = api.call("POST", "/v1/jobs", json=body)
         song = hear(api, job["id"], out, began)
         if song.status != "completed":
             error = api.call("GET", f"/v1/jobs/{song.job}").get("error") or {}
@@ -42,13 +43,22 @@ def demo(args: argparse.Namespace) -> None:
     print(f"sha256            {hashlib.sha256(out.read_bytes()).hexdigest()}")
 
 
+def demo_body(args: argparse.Namespace) -> dict[str, Any]:
+    """The request that the flags describe; where they say nothing, the demo's song, the same one every time."""
+    texts = files("compose") / "demo"
+    lyrics = args.lyrics or str(texts / "lyrics.txt")
+    caption = args.caption or (texts / "caption.txt").read_text(encoding="utf-8")
+    return song_body(argparse.Namespace(**{**vars(args), "lyrics": lyrics, "caption": caption, "seed": args.seed or 0}))
+
+
 @contextmanager
 def serving(args: argparse.Namespace) -> Iterator[str]:
-    """A `songline up` on a free port, ready, for as long as the block runs: its URL."""
+    """A `songline up` of the model on a free port, ready and open, for as long as the block runs: its URL."""
     with listening_socket("127.0.0.1", 0) as sock:
         port = sock.getsockname()[1]
-    command = [sys.executable, "-m", "compose.cli", "up", "--port", str(port), "--home", str(args.home)]
-    server = subprocess.Popen(command)
+    flags = ["--host", "127.0.0.1", "--port", str(port), "--home", str(args.home), "--model", args.model]
+    command = [sys.executable, "-m", "compose.cli", "up", *flags]
+    server = subprocess.Popen(command, env={**os.environ, "SONGLINE_API_KEYS": ""})
     try:
         url = f"http://127.0.0.1:{port}"
         _await_ready(url, server)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import time
+import socket
 
 from broker_schemas import keys
-from broker_schemas.codec import unpack
+from broker_schemas.heartbeat import Heartbeat, broker_ms, read_heartbeats
 from compose.broker import LOCAL_REDIS, connect
-from compose.names import worker_prefix
 from compose.trouble import FAILED, USAGE, Trouble
-
-_SILENT_MS = 10_000  # a worker silent for so long is not counted on
 
 
 def health(args: argparse.Namespace) -> None:
@@ -36,16 +33,18 @@ def _api(port: int) -> None:
 
 
 def _worker(args: argparse.Namespace) -> None:
-    beats = connect(args.broker or LOCAL_REDIS).client().hgetall(keys.WORKERS)
-    now_ms = time.time() * 1000
-    own = {name.decode(): unpack(raw) for name, raw in beats.items() if _own(name.decode(), args)}
-    if not own:
+    client = connect(args.broker or LOCAL_REDIS).client()
+    beats = read_heartbeats(client.hgetall(keys.WORKERS))
+    newest = max((beat for beat in beats if _own(beat, args)), key=lambda beat: beat.at, default=None)
+    if newest is None:
         raise Trouble(f"no {args.role} of this host has said a word", FAILED)
-    name, newest = max(own.items(), key=lambda item: item[1]["at"])
-    silent_ms = now_ms - newest["at"]
-    if silent_ms > _SILENT_MS:
-        raise Trouble(f"{name} has been silent for {silent_ms / 1000:.0f} s", FAILED)
+    now_ms = broker_ms(client.time())
+    if not newest.alive(now_ms):
+        raise Trouble(f"{newest.worker} has been silent for {(now_ms - newest.at) / 1000:.0f} s", FAILED)
 
 
-def _own(name: str, args: argparse.Namespace) -> bool:
-    return name == args.name if args.name else name.startswith(worker_prefix(args.role))
+def _own(beat: Heartbeat, args: argparse.Namespace) -> bool:
+    if args.name:
+        return beat.worker == args.name
+    role_and_host = beat.worker.rsplit("-", 2)[0]  # as `worker_name` puts it together
+    return role_and_host == f"{args.role}-{socket.gethostname()}"

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from broker_schemas import keys
 from compose import checkpoint
-from compose.broker import LOCAL_REDIS, connect
-from compose.embedded import EmbeddedBroker
-from compose.listening import listening_socket
-from compose.names import worker_name
+from compose.broker import LOCAL_REDIS, EmbeddedBroker, connect
+from compose.port import listening_socket
 from compose.stopping import Stop
 from compose.threads import RoleThreads
 from compose.trouble import NO_CHECKPOINT, USAGE, Trouble
@@ -58,8 +56,7 @@ def up(args: argparse.Namespace) -> None:
             (keys.TALKER, load_talker, run_talker),
             (keys.ACOUSTIC, load_acoustic, run_acoustic),
         ):
-            loaded = _loaded(load, settings)
-            threads.start(role, partial(run, broker, settings, name=worker_name(role), loaded=loaded))
+            threads.start(role, partial(run, broker, settings, loaded=_loaded(load, settings)))
         _serve(args, server, sock, settings.model, stop, threads)
 
 
@@ -67,6 +64,7 @@ def api(args: argparse.Namespace) -> None:
     """The api, and a sweeper beside it."""
     with listening_socket(args.host, args.port) as sock:
         from compose.api_server import api_server
+        from workers.owning import worker_name
         from workers.sweep import Sweeper
 
         settings = deploy_settings(args, _checkpoint(args))
@@ -82,21 +80,21 @@ def api(args: argparse.Namespace) -> None:
 def talker(args: argparse.Namespace) -> None:
     from workers.run import load_talker, run_talker
 
-    _work(args, keys.TALKER, load_talker, run_talker)
+    _work(args, load_talker, run_talker)
 
 
 def acoustic(args: argparse.Namespace) -> None:
     from workers.run import load_acoustic, run_acoustic
 
-    _work(args, keys.ACOUSTIC, load_acoustic, run_acoustic)
+    _work(args, load_acoustic, run_acoustic)
 
 
-def _work(args: argparse.Namespace, role: str, load: Callable, run: Callable) -> None:
+def _work(args: argparse.Namespace, load: Callable, run: Callable) -> None:
     settings = deploy_settings(args, _checkpoint(args))
     broker = connect(args.broker or LOCAL_REDIS)
     stop = Stop()
     stop.listen()
-    run(broker, settings, stop, name=args.name or worker_name(role), loaded=_loaded(load, settings))
+    run(broker, settings, stop, name=args.name, loaded=_loaded(load, settings))
 
 
 def _loaded(load: Callable, settings: Settings) -> Any:

@@ -56,6 +56,33 @@ def _port(text: str) -> int:
     return int(text)
 
 
+def _url(text: str) -> str:
+    import httpx  # by those who are given an address; they need it anyway
+
+    try:
+        url = httpx.URL(text)
+        url.host.encode("idna")
+        usable = url.scheme in ("http", "https") and url.host[:1] not in ("", "%") and (url.port or 0) <= 65535
+    except (httpx.InvalidURL, UnicodeError):
+        usable = False
+    if not usable:
+        raise ValueError("an address such as http://127.0.0.1:8000")
+    return text
+
+
+def _key(text: str) -> str:
+    if not (text.isascii() and text.isprintable()):
+        raise ValueError("visible ASCII characters")
+    return text
+
+
+def _keys(text: str) -> list[str]:
+    keys = [part.strip() for part in text.split(",") if part.strip()]
+    if not keys:
+        raise ValueError("`key` or `owner:key`, separated by commas; leave it out to let everybody in")
+    return keys
+
+
 def _numbers(text: str) -> list[int]:
     return [_positive(part.strip()) for part in text.split(",")]
 
@@ -81,6 +108,7 @@ class Setting:
     help: str
     metavar: str = ""
     parse: Callable[[str], Any] = str
+    secret: bool = False
 
     @property
     def flag(self) -> str:
@@ -93,6 +121,10 @@ class Setting:
     @property
     def switch(self) -> bool:
         return self.parse is _boolean
+
+    def quoted(self, text: str) -> str:
+        """What was given, as an error message may show it."""
+        return "what was given" if self.secret else repr(text)
 
 
 SETTINGS = (
@@ -143,6 +175,8 @@ SETTINGS = (
         None,
         "who may use the api, as `key` or `owner:key`, separated by commas; open to all where none is given",
         "KEYS",
+        _keys,
+        secret=True,
     ),
     Setting(
         "max_jobs",
@@ -169,7 +203,14 @@ SETTINGS = (
         "S",
         _seconds,
     ),
-    Setting("grace", ROLES, 25.0, "how long a stopping process waits for what it does, in seconds", "S", _seconds),
+    Setting(
+        "grace",
+        ("up", "api"),
+        25.0,
+        "how long a stopping process waits for what it does, in seconds",
+        "S",
+        _seconds,
+    ),
     Setting("log_level", ROLES, "info", "debug, info, warning or error", "LEVEL", _level),
     Setting(
         "home",
@@ -179,8 +220,8 @@ SETTINGS = (
         "DIR",
         Path,
     ),
-    Setting("url", CLIENTS, "http://127.0.0.1:8000", "the api's address", "URL"),
-    Setting("api_key", CLIENTS, None, "the key sent to the api, where it asks for one", "KEY"),
+    Setting("url", CLIENTS, "http://127.0.0.1:8000", "the api's address", "URL", _url),
+    Setting("api_key", CLIENTS, None, "the key sent to the api, where it asks for one", "KEY", _key, secret=True),
     Setting("lyrics", ("submit", "bench", "demo"), None, "file of the song's lyrics, - for standard input", "FILE"),
     Setting("caption", ("submit", "bench", "demo"), None, "what the song is to sound like", "TEXT"),
     Setting(
@@ -265,7 +306,7 @@ def _from_environment(setting: Setting, environ: Mapping[str, str]) -> Any:
     try:
         return setting.parse(text)
     except ValueError as error:
-        raise BadSetting(f"{setting.variable}={text!r} cannot be used: {error}") from error
+        raise BadSetting(f"{setting.variable}: {setting.quoted(text)} cannot be used: {error}") from error
 
 
 def _argument(setting: Setting) -> Callable[[str], Any]:
@@ -273,7 +314,7 @@ def _argument(setting: Setting) -> Callable[[str], Any]:
         try:
             return setting.parse(text)
         except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{text!r} cannot be used: {error}") from error
+            raise argparse.ArgumentTypeError(f"{setting.quoted(text)} cannot be used: {error}") from error
 
     return parse
 

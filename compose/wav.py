@@ -8,6 +8,20 @@ from pathlib import Path
 from compose.trouble import USAGE, Trouble
 
 
+def check_writable(path: Path | None) -> None:
+    """Raise Trouble where a file could not be written in the end, before any work is done for it."""
+    if path is None:
+        return
+    existed = path.exists()
+    try:
+        with path.open("ab"):
+            pass
+    except OSError as error:
+        raise Trouble(f"cannot write {path}: {error.strerror}", USAGE) from error
+    if not existed:
+        path.unlink()
+
+
 class WavWriter:
     """Writes 16-bit PCM to a file, or only counts it where there is none. The file is whole once this is closed."""
 

@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import itertools
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ from producer.listening import Arrival, longest_gap, percentiles, underrun
 FORMAT = 1  # of the JSON report
 VIA = ("speech", "jobs")
 _BYTES_PER_SAMPLE = 2
+_JOB_ID = re.compile(r"job_[a-z2-7]{32}")
 
 
 class BadServer(Exception):
@@ -187,7 +189,7 @@ def summary(load: Load, outcomes: Sequence[Heard], wall: float) -> dict[str, Any
         "requests": len(outcomes),
         "ok": len(good),
         "failed": len(outcomes) - len(good),
-        "errors": dict(Counter(outcome.error for outcome in outcomes if outcome.error)),
+        "errors": dict(Counter(_JOB_ID.sub("job_…", outcome.error) for outcome in outcomes if outcome.error)),
         "wall_s": wall,
         "audio_s": audio,
         "audio_s_per_s": audio / wall if wall else 0.0,

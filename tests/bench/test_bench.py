@@ -13,7 +13,7 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 
-from producer.bench import BadServer, Listener, Load, Target, arrival_times, run_level, served_model, summary
+from producer.bench import BadServer, Heard, Listener, Load, Target, arrival_times, run_level, served_model, summary
 from producer.bench_table import comparison, same_bytes, table
 
 RATE = 1000  # bytes of PCM a second
@@ -110,6 +110,14 @@ async def test_figures_of_a_level():
     assert level["results"][0]["sha256"] == song
     assert level["results"][2]["sha256"] is None
     assert json.loads(json.dumps(level, allow_nan=False)) == level
+
+
+def test_failures_that_differ_by_their_job_alone_are_counted_together():
+    jobs = ("job_" + "a" * 32, "job_" + "b" * 32)
+    outcomes = [Heard(seed, 0, (), 1, None, f"Job {job} was cancelled") for seed, job in enumerate(jobs)]
+    level = summary(Load(2, concurrency=1), outcomes, 1)
+    assert level["errors"] == {"Job job_… was cancelled": 2}
+    assert [result["error"] for result in level["results"]] == [outcome.error for outcome in outcomes]
 
 
 async def test_streams_that_run_dry_are_counted():

@@ -1,5 +1,7 @@
 """What the command says, and with which code it ends, when it cannot do its work."""
 
+import argparse
+import json
 import signal
 import socket
 import subprocess
@@ -7,6 +9,9 @@ import sys
 
 import pytest
 
+from broker_schemas import keys
+from broker_schemas.heartbeat import Heartbeat, broker_ms
+from compose.broker import EmbeddedBroker
 from compose.cli import main
 
 NOWHERE = "redis://127.0.0.1:1/0"
@@ -47,10 +52,17 @@ def test_a_redis_that_does_not_answer_says_how_to_start_one(role, tmp_path, caps
     assert "redis-server --appendonly yes" in told
 
 
-def test_a_broker_that_is_no_redis_url(tmp_path, capsys):
-    code, told = ends(capsys, "talker", "--checkpoint", str(tmp_path), "--broker", "http://here")
+@pytest.mark.parametrize("url", ["http://:s3cret@here", "redis://:s3cret@127.0.0.1:1/0?foo=bar"])
+def test_a_broker_that_is_no_redis_url(url, capsys):
+    code, told = ends(capsys, "health", "--role", "talker", "--broker", url)
     assert code == 2
     assert "no Redis URL" in told
+    assert "s3cret" not in told
+
+
+def test_a_broker_that_does_not_answer_keeps_its_password_to_itself(capsys):
+    code, told = ends(capsys, "health", "--role", "talker", "--broker", "redis://:s3cret@127.0.0.1:1/0")
+    assert (code, "no Redis answers at redis://…@127.0.0.1:1/0" in told, "s3cret" in told) == (3, True, False)
 
 
 def test_an_unknown_model_is_named_with_those_there_are(tmp_path, capsys):
@@ -68,6 +80,44 @@ def test_a_server_that_does_not_answer_says_how_to_start_one(argv, tmp_path, cap
     code, told = ends(capsys, *(part.format(lyrics=lyrics) for part in argv), "--url", "http://127.0.0.1:1")
     assert code == 3
     assert "songline up" in told
+
+
+def test_a_file_that_cannot_be_written_is_named_before_anything_is_sent(tmp_path, capsys):
+    """Nobody answers at the URL: a request would end in code 3."""
+    lyrics = tmp_path / "lyrics.txt"
+    lyrics.write_text("la")
+    nowhere = str(tmp_path / "none" / "file")
+    for argv in (["submit", "--out", nowhere], ["bench", "--json", nowhere], ["bench", "--compare", nowhere]):
+        code, told = ends(capsys, *argv, "--lyrics", str(lyrics), "--url", "http://127.0.0.1:1")
+        assert (code, nowhere in told) == (2, True), argv
+    assert ends(capsys, "demo", "--out", nowhere)[0] == 2
+    there = tmp_path / "song.wav"
+    there.write_bytes(b"keep me")
+    for out in (there, tmp_path / "new.wav"):
+        code, _ = ends(capsys, "submit", "--lyrics", str(lyrics), "--out", str(out), "--url", "http://127.0.0.1:1")
+        assert code == 3
+    assert there.read_bytes() == b"keep me"
+    assert not (tmp_path / "new.wav").exists()
+
+
+def test_an_earlier_report_that_is_none_is_refused_before_anything_is_sent(tmp_path, capsys):
+    report = tmp_path / "report.json"
+    for text in ("[]", '{"format": 1}', "{"):
+        report.write_text(text)
+        code, told = ends(capsys, "bench", "--compare", str(report), "--url", "http://127.0.0.1:1")
+        assert (code, str(report) in told) == (2, True)
+
+
+def test_a_report_is_written_before_it_is_compared(tmp_path, capsys, monkeypatch):
+    async def measured(target, loads, **_):
+        return {"format": 1, "body": {}, "levels": []}
+
+    monkeypatch.setattr("producer.bench.bench", measured)
+    report, earlier = tmp_path / "report.json", tmp_path / "earlier.json"
+    earlier.write_text('{"format": 1, "levels": [{"load": "closed"}]}')
+    code, told = ends(capsys, "bench", "--json", str(report), "--compare", str(earlier))
+    assert (code, "no report" in told) == (2, True)
+    assert json.loads(report.read_text())["levels"] == []
 
 
 def test_bench_without_a_server(capsys):
@@ -110,6 +160,57 @@ def test_a_checkpoint_cut_short_leaves_no_folder(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_the_demo_checkpoint_may_be_made_by_another_process_meanwhile(when, tmp_path, monkeypatch):
+    from compose import checkpoint
+
+    folder = tmp_path / "checkpoints" / "any-tiny-0"
+
+    def other():
+        folder.mkdir(parents=True)
+        (folder / "whole").write_text("whole")
+
+    class Slow:
+        sizes = ("tiny",)
+
+        def make_checkpoint(self, made, size, seed):
+            (made / "mine").write_text("mine")
+            other()
+
+    def named(family):
+        if when == "before":
+            other()
+        return Slow()
+
+    monkeypatch.setattr(checkpoint, "family_named", named)
+    assert checkpoint.demo("any", tmp_path) == folder
+    assert [path.name for path in folder.iterdir()] == ["whole"]
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+
+def test_the_demos_server_is_of_its_model_and_open_to_it(monkeypatch):
+    from compose import demonstration
+
+    monkeypatch.setenv("SONGLINE_API_KEYS", "a-key")
+    monkeypatch.setattr(demonstration, "_await_ready", lambda url, server: None)
+    started = []
+
+    class Server:
+        def __init__(self, command, env):
+            started.append((command, env))
+
+        def send_signal(self, number): ...
+
+        def wait(self, timeout): ...
+
+    monkeypatch.setattr(demonstration.subprocess, "Popen", Server)
+    with demonstration.serving(argparse.Namespace(home="here", model="whale_song")):
+        pass
+    ((command, env),) = started
+    assert command[command.index("--model") + 1] == "whale_song"
+    assert env["SONGLINE_API_KEYS"] == ""
+
+
 def test_a_checkpoint_can_be_read_by_other_users(tiny):
     paths = [tiny, *tiny.rglob("*")]
     assert len(paths) > 10
@@ -128,6 +229,37 @@ def test_health_of_nobody(taken_port, capsys):
     code, told = ends(capsys, "health", "--role", "api", "--port", "1")
     assert (code, "does not answer" in told) == (1, True)
     assert ends(capsys, "health", "--role", "conductor")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("at", "beats", "code"),
+    [
+        (0, ["{role}-{host}-7-abcdef"], 0),
+        (-11_000, ["{role}-{host}-7-abcdef"], 1),
+        (0, ["{role}-{host}-other-7-abcdef", "acoustic-{host}-7-abcdef", "mine"], 1),
+        (0, [], 1),
+    ],
+)
+def test_health_is_that_of_this_hosts_workers_by_the_brokers_clock(at, beats, code, capsys, monkeypatch):
+    broker = EmbeddedBroker()
+    monkeypatch.setattr("compose.health.connect", lambda url: broker)
+    monkeypatch.setattr("time.time", lambda: 0.0)
+    client = broker.client()
+    client.hset(keys.WORKERS, "rubbish", b"\xc1")
+    for name in beats:
+        worker = name.format(role="talker", host=socket.gethostname())
+        beat = Heartbeat(worker, worker.split("-")[0], "m", "p", broker_ms(client.time()) + at)
+        client.hset(keys.WORKERS, worker, beat.pack())
+    assert ends(capsys, "health", "--role", "talker")[0] == code
+    assert ends(capsys, "health", "--role", "talker", "--name", "mine")[0] == int("mine" not in beats)
+
+
+def test_health_knows_the_names_that_workers_give_themselves():
+    from compose.health import _own
+    from workers.owning import worker_name
+
+    args = argparse.Namespace(role="talker", name=None)
+    assert _own(Heartbeat(worker_name("talker"), "talker", "m", "p", 0), args)
 
 
 def test_clients_do_without_torch():

@@ -28,6 +28,18 @@ def test_an_empty_variable_is_no_setting():
     assert settings_of("api", SONGLINE_PORT="").port == 8000
 
 
+def test_api_keys():
+    assert settings_of("api", SONGLINE_API_KEYS="a, ann:b,").api_keys == ["a", "ann:b"]
+    assert settings_of("api").api_keys is None
+    assert settings_of("api", SONGLINE_API_KEYS="").api_keys is None  # as Compose passes it where there is none
+
+
+def test_a_key_is_not_shown_in_an_error():
+    with pytest.raises(BadSetting) as refused:
+        settings_of("jobs", SONGLINE_API_KEY="s3cret\n")
+    assert "s3cret" not in str(refused.value)
+
+
 def test_lists():
     assert settings_of("bench", "--concurrency", "1,4, 16").concurrency == [1, 4, 16]
     assert settings_of("bench", SONGLINE_RATE="0.5,2").rate == [0.5, 2.0]
@@ -43,6 +55,12 @@ def test_lists():
         ("submit", "SONGLINE_DETACH", "perhaps", "true, false"),
         ("up", "SONGLINE_LOG_LEVEL", "loud", "debug, info"),
         ("bench", "SONGLINE_CONCURRENCY", "1,x", "from 1 on"),
+        ("api", "SONGLINE_API_KEYS", " , ", "owner:key"),
+        ("jobs", "SONGLINE_URL", "http://[", "http://127"),
+        ("jobs", "SONGLINE_URL", "http://a..b", "http://127"),
+        ("jobs", "SONGLINE_URL", "http://a:99999", "http://127"),
+        ("jobs", "SONGLINE_URL", "localhost:8000", "http://127"),
+        ("jobs", "SONGLINE_API_KEY", "\u0142", "ASCII"),
     ],
 )
 def test_a_bad_value_is_refused_with_what_is_allowed(command, variable, text, allowed, capsys):

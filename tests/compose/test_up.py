@@ -96,6 +96,8 @@ def test_a_refusal_names_the_field(url):
     code, _, errors = run("submit", "--lyrics", "-", "--caption", "x", "--frames", 99999, url=url, stdin=LYRICS)
     assert code == 2
     assert "max_new_tokens" in errors
+    code, _, errors = run("jobs", "--status", "odd", url=url)
+    assert (code, errors.count("status:")) == (2, 1)
 
 
 def test_bench_by_both_ways_hears_the_same_bytes(url, tmp_path):

@@ -109,6 +109,13 @@ def test_a_caption_of_20_000_characters_is_taken(contract):
     assert contract.accept(BODY | {"instructions": "warm folk " * 2_000})
 
 
+def test_lyrics_of_50_000_characters_and_no_more_are_tokenized(contract, monkeypatch):
+    assert "tokens" in str(refusal(contract, input="la " * 16_666))
+    monkeypatch.setattr("workers.models.minimax_music3.contract.encode", lambda *_: pytest.fail("it was tokenized"))
+    refused = refusal(contract, input="l" * 50_001)
+    assert refused.field == "input" and "50,001 characters" in str(refused) and "50,000" in str(refused)
+
+
 @pytest.fixture(scope="module")
 def tokens_of(folder):
     tokenizer = load_tokenizer(folder / config.TOKENIZER)

@@ -22,6 +22,7 @@ MAX_FRAMES = 9_000
 MAX_PROMPT_TOKENS = 5_000
 CONTEXT = 10_240  # positions that the backbone was trained with
 MAX_CAPTION_CHARS = 20_000
+MAX_LYRICS_CHARS = 50_000  # ten a token; a tokenizer holds up the whole api for as long as it works
 
 # Codes: c0 lives in the backbone's vocabulary, c1..c7 in books of the depth decoder's own.
 CODEBOOKS = 8

@@ -57,12 +57,8 @@ class MusicContract:
     def accept(self, body: Mapping[str, Any]) -> Order:
         """See Contract. `max_new_tokens` counts frames; without it a song may take all that fit beside its prompt."""
         _refuse(body)
-        lyrics, caption = _text(body, "input", "hold the lyrics"), _text(body, "instructions", "describe the music")
-        if len(caption) > config.MAX_CAPTION_CHARS:
-            raise BadField(
-                "instructions",
-                f"instructions is {len(caption):,} characters long: shorten it to {config.MAX_CAPTION_CHARS:,}.",
-            )
+        lyrics = _text(body, "input", "hold the lyrics", config.MAX_LYRICS_CHARS)
+        caption = _text(body, "instructions", "describe the music", config.MAX_CAPTION_CHARS)
         frames = _frames(body)
         async_chunk = body.get("async_chunk", True)
         if not isinstance(async_chunk, bool):
@@ -124,13 +120,16 @@ def _refuse(body: Mapping[str, Any]) -> None:
         if name in _REFUSED and value is not None:
             raise BadField(f"extra_params.{name}", f"extra_params.{name} {_REFUSED[name]}")
         if name not in _REFUSED:
-            raise BadField(f"extra_params.{name}", f"extra_params.{name} means nothing to this model: leave it out.")
+            field = f"extra_params.{name[:100]}"
+            raise BadField(field, f"{field} means nothing to this model: leave it out.")
 
 
-def _text(body: Mapping[str, Any], name: str, what: str) -> str:
+def _text(body: Mapping[str, Any], name: str, what: str, at_most: int) -> str:
     text = body.get(name)
     if not isinstance(text, str) or not text.strip():
         raise BadField(name, f"{name} must {what}: a string that is not empty.")
+    if len(text) > at_most:
+        raise BadField(name, f"{name} is {len(text):,} characters long: shorten it to {at_most:,}.")
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -1,10 +1,12 @@
-"""The embedded broker: one store for all threads and event loops of the process."""
+"""Redis by URL, and the embedded broker: one store for all threads and event loops of the process."""
 
 import threading
 import time
 
+import pytest
+
 from broker_schemas.log import AsyncScripts, Scripts, post_pointer
-from compose.embedded import EmbeddedBroker
+from compose.broker import EmbeddedBroker, without_password
 
 
 async def test_a_write_in_a_thread_wakes_a_reader_in_the_event_loop():
@@ -53,3 +55,17 @@ def test_two_brokers_share_nothing_and_neither_is_durable():
     one.client().set("k", 1)
     assert other.client().get("k") is None
     assert one.durable is False
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://:s3cret@host:6379/0", "redis://…@host:6379/0"),
+        ("rediss://me:s3@cret/@host", "rediss://…@host"),
+        ("me:s3cret@host", "…@host"),
+        ("unix:///run/redis.sock?db=1&password=s3cret&x=1", "unix:///run/redis.sock?db=1&password=…&x=1"),
+        ("redis://host:6379/0", "redis://host:6379/0"),
+    ],
+)
+def test_a_shown_url_keeps_its_password_to_itself(url, shown):
+    assert without_password(url) == shown
