@@ -10,9 +10,10 @@ import sys
 import pytest
 
 from broker_schemas import keys
-from broker_schemas.heartbeat import Heartbeat, broker_ms
+from broker_schemas.heartbeat import Heartbeat
 from compose.broker import EmbeddedBroker
 from compose.cli import main
+from workers.owning import worker_name
 
 NOWHERE = "redis://127.0.0.1:1/0"
 
@@ -232,34 +233,24 @@ def test_health_of_nobody(taken_port, capsys):
 
 
 @pytest.mark.parametrize(
-    ("at", "beats", "code"),
+    ("at_ms", "workers", "code"),
     [
-        (0, ["{role}-{host}-7-abcdef"], 0),
-        (-11_000, ["{role}-{host}-7-abcdef"], 1),
-        (0, ["{role}-{host}-other-7-abcdef", "acoustic-{host}-7-abcdef", "mine"], 1),
-        (0, [], 1),
+        (9_999_000, [worker_name("talker")], 0),
+        (9_989_000, [worker_name("talker")], 1),
+        (9_999_000, [f"talker-{socket.gethostname()}-2-7-abcdef", worker_name("acoustic"), "mine"], 1),
+        (9_999_000, [], 1),
     ],
 )
-def test_health_is_that_of_this_hosts_workers_by_the_brokers_clock(at, beats, code, capsys, monkeypatch):
+def test_health_is_that_of_this_hosts_workers_by_the_brokers_clock(at_ms, workers, code, capsys, monkeypatch):
     broker = EmbeddedBroker()
-    monkeypatch.setattr("compose.health.connect", lambda url: broker)
-    monkeypatch.setattr("time.time", lambda: 0.0)
     client = broker.client()
+    monkeypatch.setattr("compose.health.connect", lambda url: broker)
+    monkeypatch.setattr(client, "time", lambda: (10_000, 0))
     client.hset(keys.WORKERS, "rubbish", b"\xc1")
-    for name in beats:
-        worker = name.format(role="talker", host=socket.gethostname())
-        beat = Heartbeat(worker, worker.split("-")[0], "m", "p", broker_ms(client.time()) + at)
-        client.hset(keys.WORKERS, worker, beat.pack())
+    for worker in workers:
+        client.hset(keys.WORKERS, worker, Heartbeat(worker, worker.split("-")[0], "m", "p", at_ms).pack())
     assert ends(capsys, "health", "--role", "talker")[0] == code
-    assert ends(capsys, "health", "--role", "talker", "--name", "mine")[0] == int("mine" not in beats)
-
-
-def test_health_knows_the_names_that_workers_give_themselves():
-    from compose.health import _own
-    from workers.owning import worker_name
-
-    args = argparse.Namespace(role="talker", name=None)
-    assert _own(Heartbeat(worker_name("talker"), "talker", "m", "p", 0), args)
+    assert ends(capsys, "health", "--role", "talker", "--name", "mine")[0] == int("mine" not in workers)
 
 
 def test_clients_do_without_torch():
