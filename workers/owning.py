@@ -6,6 +6,7 @@ import logging
 import os
 import secrets
 import socket
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -74,7 +75,9 @@ class Ownership:
         self._keeper = Keeper(self.leases, [self.watchdog, writing], self._heartbeat, settings.ttl_s)
         self._lapsed: set[str] = set()
 
-    def start(self) -> None:
+    def start(self, stop: threading.Event) -> None:
+        """`stop`: set when the worker is to leave."""
+        self.publisher.stopping = stop
         for thread in (self.signals, self.publisher, self._keeper):
             thread.start()
 

@@ -30,7 +30,8 @@ _LAST_WORDS_S = 10.0  # how long a worker that leaves waits for the broker
 class Entry:
     """An event to be written under a lease, with its companions; see `broker_schemas.log.append`.
 
-    Without a payload nothing is written, and what was queued before is settled by then. `settled` is called once its fate is known, with whether it is in the log; by then `lease.over` says why not.
+    `settled` is called once its fate is known, with whether it is in the log; `lease.over` says why not. Without a
+    payload nothing is written, and `settled` is called once all that was queued before is settled.
     """
 
     lease: Lease
@@ -52,8 +53,10 @@ class Publisher(threading.Thread):
     Args:
         watchdog: this thread's; it is not stuck while the broker is away.
         waiting: called by a `put` that has to wait, so that the step's thread does not pass for stuck.
-        leaving: set when the worker leaves: from then on nobody waits for long.
     """
+
+    stopping: threading.Event  # set when the worker is told to leave, or `broken` when it has to:
+    broken: bool  # from then on nobody waits for long
 
     def __init__(
         self, client: redis.Redis, *, model: str, worker: str, watchdog: Watchdog, waiting: Callable[[], None]
@@ -70,21 +73,20 @@ class Publisher(threading.Thread):
         self._changed = threading.Condition()
         self._closed = False
         self._abandoned = threading.Event()
-        self.leaving = threading.Event()
+        self._patient_until: float | None = None
+        self.stopping = threading.Event()
+        self.broken = False
         self.error: BaseException | None = None
 
     def put(self, entry: Entry) -> None:
         """Queue an event; waits while the queue is full, and gives the event up if that lasts when leaving."""
-        patience = _LAST_WORDS_S
         with self._changed:
             while len(self._entries) >= _EVENTS_MAX or (self._bytes and self._bytes + entry.size > _BYTES_MAX):
                 if self.error:
                     raise self.error
                 self._waiting()
                 self._changed.wait(0.5)
-                if self.leaving.is_set():
-                    patience -= 0.5
-                if patience <= 0:
+                if self._out_of_patience():
                     return self._settle(entry, False)
             if self.error:
                 raise self.error
@@ -124,6 +126,13 @@ class Publisher(threading.Thread):
                 self._changed.wait(0.5)
             self._watchdog.beat()
             return self._entries.popleft()
+
+    def _out_of_patience(self) -> bool:
+        """Whether the worker has been leaving for so long that nobody waits any more."""
+        if not (self.broken or self.stopping.is_set()):
+            return False
+        self._patient_until = self._patient_until or time.monotonic() + _LAST_WORDS_S
+        return time.monotonic() > self._patient_until
 
     def _settle(self, entry: Entry, written: bool) -> None:
         if entry.settled:

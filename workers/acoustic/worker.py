@@ -64,7 +64,7 @@ class AcousticWorker:
     def run(self, stop: threading.Event) -> None:
         """Work until `stop`, then hand every job over; what else ends it is a strike against the jobs it had."""
         ownership = self._ownership
-        ownership.start()
+        ownership.start(stop)
         try:
             while not stop.is_set():
                 ownership.beat()
@@ -97,18 +97,25 @@ class AcousticWorker:
                 return
 
     def _begin(self, owned: Owned) -> None:
-        raw = self._ownership.client.get(keys.carry(owned.job))
-        carry = Carry.unpack(raw) if raw else Carry()
-        state = owned.state
-        if carry.windows != state.chunks:
-            raise BrokenLog(
-                f"the carry of job {owned.job} is of window {carry.windows}, and its log has {state.chunks}"
-            )
-        first, _ = self._family.plan.bounds(carry.windows, state.frames)
+        state, plan = owned.state, self._family.plan
+        all_said = state.terminal and state.chunks == plan.count(state.frames)
+        carry = Carry(state.chunks, state.samples) if all_said else self._stored_carry(owned)
+        first, _ = plan.bounds(carry.windows, state.frames)
         conditioning = Conditioning(self._ownership.client, owned.job, first=first, shared=carry.shared)
         heard = state.first_chunk_at / 1000 if state.first_chunk_at else None
-        self._sounding[owned.job] = Sounding(owned, carry, conditioning, time.time(), heard)
+        sounding = Sounding(owned, carry, conditioning, time.time(), heard)
+        self._sounding[owned.job] = sounding
         self._ownership.announce(owned, rows=1, from_window=carry.windows)
+        if all_said:  # whoever had it fell between the last chunk and the last word
+            self._complete(sounding)
+
+    def _stored_carry(self, owned: Owned) -> Carry:
+        """The state after the newest chunk. Raises BrokenLog."""
+        raw = self._ownership.client.get(keys.carry(owned.job))
+        carry = Carry.unpack(raw) if raw else Carry()
+        if carry.windows != owned.state.chunks:
+            raise BrokenLog(f"job {owned.job} has {owned.state.chunks} chunks, and a carry of {carry.windows} windows")
+        return carry
 
     def _read_news(self) -> None:
         """New events of the jobs that the bell was rung for; of all of them now and then."""
@@ -212,8 +219,13 @@ class AcousticWorker:
             trim=sounding.conditioning.trim_after(end),
         )
         if last:
-            completed = JobCompleted(samples=carry.samples, frames=owned.state.frames, reason=owned.state.reason)
-            self._ownership.finish(owned, completed, after=carry.windows)
+            self._complete(sounding)
+
+    def _complete(self, sounding: Sounding) -> None:
+        owned, carry = sounding.owned, sounding.carry
+        sounding.done = True
+        completed = JobCompleted(samples=carry.samples, frames=owned.state.frames, reason=owned.state.reason)
+        self._ownership.finish(owned, completed, after=carry.windows)
 
     # --- letting go ---------------------------------------------------------------------------------------------------
 
@@ -231,5 +243,4 @@ class AcousticWorker:
                 self._ownership.let_go(sounding.owned)
 
     def _leave(self, error: BaseException | None = None) -> None:
-        self._ownership.publisher.leaving.set()
         self._ownership.leave([sounding.owned for sounding in self._sounding.values()], error)

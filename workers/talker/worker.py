@@ -86,7 +86,7 @@ class TalkerWorker:
     def run(self, stop: threading.Event) -> None:
         """Work until `stop`, then hand every job over; what else ends it is a strike against the jobs it had."""
         ownership = self._ownership
-        ownership.start()
+        ownership.start(stop)
         try:
             while not stop.is_set():
                 ownership.beat()
@@ -199,7 +199,7 @@ class TalkerWorker:
         self._ownership.write(owned, freed, settled=settled)
 
     def _leave(self, error: BaseException | None = None) -> None:
-        self._ownership.publisher.leaving.set()
+        self._ownership.publisher.broken = error is not None
         talking = list(self._talking.values())
         for song in talking:
             self._free(song, "handed over" if error is None else "broke")
