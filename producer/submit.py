@@ -169,6 +169,9 @@ class Producer:
             retire = log.retire(job, model=request.model, owner=request.owner, ttl_ms=request.ttl_ms, bytes_=bytes_)
             for call in retire:
                 await self._run(call)
+            if not await self.client.hexists(keys.head(job), "final") and await self.client.exists(keys.log(job)):
+                # the broker has lost the cancel in the meantime: the job is live as before
+                await self._run(log.hold(job, bytes_=bytes_, owner=request.owner, model=request.model))
         return state
 
     async def purge(self, job: str, owner: str, *, by_whom: str) -> None:

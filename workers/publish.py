@@ -151,7 +151,7 @@ class Publisher(threading.Thread):
                 lease.over = lease.over or self._why(refused, entry)
             return False
         self._patiently(lambda: self._point(entry))
-        return not self._abandoned.is_set()
+        return not (self._abandoned.is_set() or lease.over)
 
     def _append(self, entry: Entry) -> None:
         lease, payload = entry.lease, entry.payload
@@ -181,7 +181,9 @@ class Publisher(threading.Thread):
         if isinstance(payload, SpanTerminal):
             self._run(log.drop_pointer(keys.requests(self._model, entry.owner), job, keys.TALKER))
         if payload.type in FINAL_TYPES:
-            retire(self._client, self._run, job, model=self._model, owner=entry.owner, ttl_ms=entry.ttl_ms)
+            owner, ttl_ms = entry.owner, entry.ttl_ms
+            if not retire(self._client, self._run, job, model=self._model, owner=owner, ttl_ms=ttl_ms):
+                entry.lease.over = entry.lease.over or "gap"
 
     def _patiently(self, action: Callable[[], None]) -> None:
         """Do it, again while the broker is away: whatever is sent here may be sent twice."""
@@ -198,8 +200,15 @@ class Publisher(threading.Thread):
         return None
 
 
-def retire(client: redis.Redis, run: log.Scripts, job: str, *, model: str, owner: str, ttl_ms: int) -> None:
-    """Clear a final job's traces in other slots. Doing so twice is harmless."""
+def retire(client: redis.Redis, run: log.Scripts, job: str, *, model: str, owner: str, ttl_ms: int) -> bool:
+    """Clear a final job's traces in other slots. Doing so twice is harmless.
+
+    False, and the job is live as before, where the broker has lost its final event in the meantime.
+    """
     bytes_ = int(client.hget(keys.head(job), "bytes") or 0)
     for call in log.retire(job, model=model, owner=owner, ttl_ms=ttl_ms, bytes_=bytes_):
         run(call)
+    if client.hexists(keys.head(job), "final") or not client.exists(keys.log(job)):
+        return True
+    run(log.hold(job, bytes_=bytes_, owner=owner, model=model))
+    return False

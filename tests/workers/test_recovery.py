@@ -17,6 +17,8 @@ from broker_schemas.job import Status
 from tests.stand_ins import QUICK, InstantAcoustic, InstantRunner, acoustic, running, sweeper, talker
 from tests.test_pipeline import listen, sha256, submit
 
+only_redis = pytest.mark.parametrize("broker", ["redis"], indirect=True)
+
 
 @contextmanager
 def sweeping(broker):
@@ -197,9 +199,10 @@ def rewind(client, kept: dict[bytes, bytes]) -> None:
 
 @pytest.mark.parametrize("async_chunk", [True, False])
 @pytest.mark.parametrize("role", ["talker", "acoustic"])
-async def test_whatever_the_broker_forgets_the_song_ends_as_ever(producer, real_broker, role, async_chunk):
+@only_redis
+async def test_whatever_the_broker_forgets_the_song_ends_as_ever(producer, broker, role, async_chunk):
     """It is rewound after each event of a role, to what was before that; the workers live on."""
-    broker, client = real_broker, real_broker.client()
+    client = broker.client()
     expected = await alone(producer, broker, frames=530)
     kinds = ("span.window", "span.terminal", "codes.logged") if role == "talker" else ("audio.chunk", "job.completed")
     for place in range(7):
@@ -225,18 +228,6 @@ async def test_whatever_the_broker_forgets_the_song_ends_as_ever(producer, real_
             job = await submit(producer, frames=530, params={"async_chunk": async_chunk})
             assert await completed(producer, job) == expected
         assert not any(worker._ownership.leases.held() for worker in workers)
-
-
-@pytest.fixture
-async def producer(request, broker):
-    """On the same broker as the test's workers."""
-    from producer.submit import JobIds, Limits, Producer
-
-    if "real_broker" in request.fixturenames:
-        broker = request.getfixturevalue("real_broker")
-    client = broker.async_client()
-    yield Producer(client, ids=JobIds(b"secret"), limits=Limits(ttl_s=60), name="test")
-    await client.aclose()
 
 
 async def test_job_completed_needs_its_chunks(producer, broker):
@@ -299,9 +290,10 @@ async def test_the_publisher_s_own_watchdog_ends_a_stuck_process(broker, produce
     assert ended.is_set()
 
 
-async def test_out_of_memory_a_song_can_still_be_cancelled(producer, real_broker):
-    client = real_broker.client()
-    with running(talker(real_broker, runner=InstantRunner(step_s=0.001)), acoustic(real_broker)):
+@only_redis
+async def test_out_of_memory_a_song_can_still_be_cancelled(producer, broker):
+    client = broker.client()
+    with running(talker(broker, runner=InstantRunner(step_s=0.001)), acoustic(broker)):
         job = await submit(producer, frames=9000)
         await reach(producer, job, lambda state: state.chunks >= 2)
         try:
