@@ -144,9 +144,10 @@ class AudioFiles:
         try:
             with open(number, "w+b") as target:
                 encoder = await asyncio.to_thread(Encoder, target, format_, contract.sample_rate, contract.channels)
-                for index in range(chunks):
-                    await asyncio.to_thread(encoder.write, await read_chunk(client, job, index))
-                await asyncio.to_thread(encoder.close)
+                with encoder:
+                    for index in range(chunks):
+                        await asyncio.to_thread(encoder.write, await read_chunk(client, job, index))
+                    await asyncio.to_thread(encoder.close)
             with path.open("rb") as file:
                 return path, await asyncio.to_thread(_file_etag, file)
         except BaseException:

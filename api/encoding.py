@@ -61,7 +61,10 @@ def wav_header(rate: int, channels: int, sound_bytes: int | None) -> bytes:
 
 
 class Encoder:
-    """Writes interleaved 16-bit PCM into `target` as FLAC, MP3 or Ogg Opus. Not for the event loop: it computes."""
+    """Writes interleaved 16-bit PCM into `target` as FLAC, MP3 or Ogg Opus. Not for the event loop: it computes.
+
+    `close` makes the file whole; as a context manager, it lets go of `target` in any case.
+    """
 
     def __init__(self, target: BinaryIO, format_: Format, rate: int, channels: int) -> None:
         self._channels = channels
@@ -84,6 +87,12 @@ class Encoder:
     def close(self) -> None:
         if self._upsampler is not None:
             self._write(self._upsampler.end())
+        self._file.close()
+
+    def __enter__(self) -> Encoder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def _write(self, samples: np.ndarray) -> None:

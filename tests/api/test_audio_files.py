@@ -121,6 +121,7 @@ def on_disk(api) -> list[str]:
     return [path.suffix for path in Path(api.service.files._folder.name).iterdir()]
 
 
+@pytest.mark.filterwarnings("error")
 async def test_a_file_that_cannot_be_made_leaves_nothing_on_disk(redis_api):
     job = await redis_api.played(3)
     redis_api.broker.client().xdel(keys.audio(job["id"]), "3-0")
