@@ -53,9 +53,14 @@ async def test_kill_9_at_20_random_moments(patron, nursery, victims):
     alive = dict(zip(("talker", "acoustic"), nursery.pids, strict=True))
     moments = random.Random(5)
     resumed = 0
-    for _ in range(20):
+    for kill in range(20):
         job = await submit(patron, nursery)
-        await asyncio.sleep(moments.uniform(0, length_s))
+        if kill % 2:  # half of them while a victim is at it
+            while victims[-1] not in (await patron.jobs.state(job)).admitted_at:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(moments.uniform(0, length_s / 4))
+        else:
+            await asyncio.sleep(moments.uniform(0, length_s))
         for role in victims:
             nursery.kill(alive[role])
             alive[role] = nursery.start(role)
