@@ -174,10 +174,7 @@ class AcousticWorker:
         except Dropped:
             return
         except MissingFrames as error:
-            self._read_log(sounding)
-            if not owned.lease.over:
-                self._ownership.fail(owned, "broken_log", str(error), retryable=True)
-                sounding.done = True
+            self._miss(sounding, error)
             return
         except redis.RedisError as error:
             logger.warning("the broker is away: %s", error)
@@ -192,6 +189,16 @@ class AcousticWorker:
         shared = None if last else sounding.conditioning.frames(next_start, end)
         sounding.carry = Carry(index + 1, carry.samples + len(pcm), shared, model_state)
         self._publish(sounding, carry.samples, pcm, last=last, end=end)
+
+    def _miss(self, sounding: Sounding, error: MissingFrames) -> None:
+        """Either the broker has lost the span, log and all, and it will come again; or the job cannot be done."""
+        try:
+            self._read_log(sounding)
+        except redis.RedisError:
+            return
+        if not sounding.owned.lease.over:
+            sounding.done = True
+            self._ownership.fail(sounding.owned, "broken_log", str(error), retryable=True)
 
     def _check(self, sounding: Sounding, stop: threading.Event) -> None:
         """Between solver steps: is the window still wanted? Others' tombstones are noted in passing."""
