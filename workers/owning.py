@@ -35,6 +35,8 @@ from workers.signals import Signals, ring
 
 logger = logging.getLogger(__name__)
 
+_IDLE_S = 0.5  # between looks around, where no bell rings
+
 
 def worker_name(role: str) -> str:
     """A name that no other worker has had."""
@@ -75,13 +77,30 @@ class Ownership:
         self._keeper = Keeper(self.leases, [self.watchdog, writing], self._heartbeat, settings.ttl_s)
         self._lapsed: set[str] = set()
 
-    def start(self, stop: threading.Event) -> None:
-        """`stop`: set when the worker is to leave."""
+    def serve(
+        self, stop: threading.Event, turn: Callable[[], bool], leave: Callable[[BaseException | None], None]
+    ) -> None:
+        """Take turns until `stop`, then leave; so too when a turn raises.
+
+        Args:
+            turn: one round of the main loop; whether there was anything to do.
+            leave: lets go of all jobs; with what ended the loop, where that was not `stop`.
+        """
         self.publisher.stopping = stop
         for thread in (self.signals, self.publisher, self._keeper):
             thread.start()
+        try:
+            while not stop.is_set():
+                self._beat()
+                if not turn():
+                    self.signals.wait(_IDLE_S)
+        except BaseException as error:
+            self.publisher.broken = True
+            leave(error)
+            raise
+        leave(None)
 
-    def beat(self) -> None:
+    def _beat(self) -> None:
         """The main loop goes on; raises what the publisher died of."""
         self.watchdog.beat()
         if self.publisher.error:

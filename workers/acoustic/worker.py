@@ -63,23 +63,17 @@ class AcousticWorker:
 
     def run(self, stop: threading.Event) -> None:
         """Work until `stop`, then hand every job over; what else ends it is a strike against the jobs it had."""
-        ownership = self._ownership
-        ownership.start(stop)
-        try:
-            while not stop.is_set():
-                ownership.beat()
-                self._drop_over()
-                self._admit()
-                self._read_news()
-                sounding = self._next()
-                if sounding is None:
-                    ownership.signals.wait(_IDLE_S)
-                    continue
-                self._decode(sounding, stop)
-        except BaseException as error:
-            self._leave(error)
-            raise
-        self._leave()
+        self._ownership.serve(stop, lambda: self._turn(stop), self._leave)
+
+    def _turn(self, stop: threading.Event) -> bool:
+        self._drop_over()
+        self._admit()
+        self._read_news()
+        sounding = self._next()
+        if sounding is None:
+            return False
+        self._decode(sounding, stop)
+        return True
 
     # --- which job ----------------------------------------------------------------------------------------------------
 
@@ -249,5 +243,5 @@ class AcousticWorker:
                 del self._sounding[job]
                 self._ownership.let_go(sounding.owned)
 
-    def _leave(self, error: BaseException | None = None) -> None:
+    def _leave(self, error: BaseException | None) -> None:
         self._ownership.leave([sounding.owned for sounding in self._sounding.values()], error)

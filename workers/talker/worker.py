@@ -24,7 +24,6 @@ from workers.talker.spans import SpanCutter
 
 logger = logging.getLogger(__name__)
 
-_IDLE_S = 0.5
 _LOOK_S = 0.25  # how often a busy talker looks for jobs that no bell was rung for
 
 
@@ -85,22 +84,16 @@ class TalkerWorker:
 
     def run(self, stop: threading.Event) -> None:
         """Work until `stop`, then hand every job over; what else ends it is a strike against the jobs it had."""
-        ownership = self._ownership
-        ownership.start(stop)
-        try:
-            while not stop.is_set():
-                ownership.beat()
-                self._drop_over()
-                self._admit()
-                if self._runner.idle:
-                    ownership.signals.wait(_IDLE_S)
-                    continue
-                for history in self._runner.step():
-                    self._publish(self._talking[history.job])
-        except BaseException as error:
-            self._leave(error)
-            raise
-        self._leave()
+        self._ownership.serve(stop, self._turn, self._leave)
+
+    def _turn(self) -> bool:
+        self._drop_over()
+        self._admit()
+        if self._runner.idle:
+            return False
+        for history in self._runner.step():
+            self._publish(self._talking[history.job])
+        return True
 
     # --- admission ----------------------------------------------------------------------------------------------------
 
@@ -198,8 +191,7 @@ class TalkerWorker:
         freed = RowsFreed(rows=self._runner.free(owned.job), step=self._runner.steps, why=why, token=owned.lease.token)
         self._ownership.write(owned, freed, settled=settled)
 
-    def _leave(self, error: BaseException | None = None) -> None:
-        self._ownership.publisher.broken = error is not None
+    def _leave(self, error: BaseException | None) -> None:
         talking = list(self._talking.values())
         for song in talking:
             self._free(song, "handed over" if error is None else "broke")
