@@ -175,8 +175,8 @@ def reserve(job: str, *, bytes_: int, max_jobs: int, max_bytes: int, owner: str,
 
 
 def hold(job: str, *, bytes_: int, owner: str, model: str) -> Call:
-    """Hold an accepted job's worst case, whatever the bounds."""
-    return reserve(job, bytes_=bytes_, max_jobs=1 << 53, max_bytes=1 << 53, owner=owner, model=model)
+    """An accepted job is live, and holds its worst case, whatever the bounds."""
+    return Call("reserve", _BUDGET, ["hold", job, bytes_, owner, model])
 
 
 def give_back(job: str, owner: str = "") -> Call:

@@ -3,9 +3,11 @@
 -- KEYS  live reserved expiring retirements                           (one slot)
 -- ARGV  take   job bytes max_jobs max_bytes owner model
 --       retire job ttl_ms bytes owner model     it is final: it holds `bytes` until its keys go
+--       hold   job bytes owner model            it is live, whatever the bounds
 --       give   job owner                        it is gone, or never was: it holds nothing
 --
--- take replies {1 or 0, live jobs, bytes held}; taking what is held is a yes and changes nothing.
+-- take replies {1 or 0, live jobs, bytes held}; taking or holding what is live changes nothing. retire replies
+-- {1 where it was live, bytes that it held}.
 local live, reserved, expiring, retirements = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local verb, job = ARGV[1], ARGV[2]
 local clock = redis.call('TIME')
@@ -13,8 +15,9 @@ local now = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
 local held = redis.call('HGET', reserved, job)
 local total = tonumber(redis.call('HGET', reserved, '') or '0')
 
+local was_held = held and tonumber(string.match(held, '(%d+)$')) or 0
 local function hold(bytes, owner, model)
-  total = total - (held and tonumber(string.match(held, '(%d+)$')) or 0) + bytes
+  total = total - was_held + bytes
   if owner then
     redis.call('HSET', reserved, job, owner .. '\n' .. model .. '\n' .. bytes)
   else
@@ -32,6 +35,12 @@ if verb == 'take' then
   return {1, jobs + 1, total}
 end
 
+if verb == 'hold' then
+  if redis.call('ZADD', live, 'NX', now, job) == 1 then hold(tonumber(ARGV[3]), ARGV[4], ARGV[5]) end
+  redis.call('ZREM', expiring, ARGV[4] .. '/' .. job)
+  return {1}
+end
+
 local was_live = redis.call('ZREM', live, job)
 if verb == 'give' then
   if held then hold(0) end
@@ -46,4 +55,4 @@ if was_live == 1 then
   redis.call('PEXPIRE', retirements, 3600000)
 end
 redis.call('ZADD', expiring, 'NX', now + tonumber(ARGV[3]), ARGV[5] .. '/' .. job)
-return {was_live}
+return {was_live, was_held}

@@ -104,11 +104,14 @@ class Jobs:
                 cursors[keys.audio(job)] = f"{heard}-0"
             reply = await self._client.xread(cursors, count=_READ_AT_ONCE, block=BLOCK_MS)
             streams = {name.decode(): entries for name, entries in reply}
-            if not reply and not await self._still_there(job, state, newest):
+            news = streams.get(keys.log(job), [])
+            unsure = not reply or (news and state.seq)
+            if unsure and not await self._still_there(job, state, newest):
                 if not await self._client.exists(keys.log(job)):
                     raise Expired(job) if state.seq else Unknown(job)
                 state, anew = JobState(), anew + 1
-            for _, entry in streams.get(keys.log(job), ()):
+                continue
+            for _, entry in news:
                 raw = entry[b"e"]
                 event = decode(raw)
                 try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import itertools
 import math
 import secrets
 from contextlib import suppress
@@ -18,6 +19,8 @@ from broker_schemas.events import JobCancelled, JobRequested
 from broker_schemas.heartbeat import broker_ms
 from broker_schemas.job import BrokenLog, JobState
 from producer.follow import Jobs, Unknown
+
+_FINAL_LOOKED_AT = 999  # final jobs, when it is reckoned which of them make room
 
 
 class Full(Exception):
@@ -138,7 +141,7 @@ class Producer:
             )
         )  # fmt: skip
         if not taken:
-            raise Full(await self._retry_after(wants_bytes=held + bytes_ > limits.max_bytes), live)
+            raise Full(await self._retry_after(missing_bytes=held + bytes_ - limits.max_bytes), live)
 
     async def _point_to(self, state: JobState, reserve_bytes: int) -> None:
         """All that points to an accepted job; again where it was there, as a crash may have come in between."""
@@ -168,10 +171,10 @@ class Producer:
             bytes_ = int(await self.client.hget(keys.head(job), "bytes") or 0)
             retire = log.retire(job, model=request.model, owner=request.owner, ttl_ms=request.ttl_ms, bytes_=bytes_)
             for call in retire:
-                await self._run(call)
+                reply = await self._run(call)
             if not await self.client.hexists(keys.head(job), "final") and await self.client.exists(keys.log(job)):
                 # the broker has lost the cancel in the meantime: the job is live as before
-                await self._run(log.hold(job, bytes_=bytes_, owner=request.owner, model=request.model))
+                await self._run(log.hold(job, bytes_=reply[1], owner=request.owner, model=request.model))
         return state
 
     async def purge(self, job: str, owner: str, *, by_whom: str) -> None:
@@ -183,15 +186,20 @@ class Producer:
         await self._run(log.give_back(job, owner))
         self.jobs.forget(job)
 
-    async def _retry_after(self, *, wants_bytes: bool) -> int:
-        """Seconds until a place is free, by the pace at which jobs have been leaving the live set.
+    async def _retry_after(self, *, missing_bytes: int) -> int:
+        """Seconds until there is room: by the pace at which jobs have been leaving the live set.
 
-        Bytes are held until a job's keys go: where there is no room for them, until the first ones do.
+        Where that alone would not free the bytes that are missing: until enough of the final jobs' keys go.
         """
         now_ms = broker_ms(await self.client.time())
-        if wants_bytes and not await self.client.zcard(keys.LIVE):
-            first = await self.client.zrange(keys.EXPIRING, 0, 0, withscores=True)
-            return _seconds((first[0][1] - now_ms) / 1000 if first else 10)
+        if missing_bytes > 0:
+            final = await self.client.zrange(keys.EXPIRING, 0, _FINAL_LOOKED_AT, withscores=True)
+            held = await self._held([member.decode().rsplit("/", 1)[1] for member, _ in final])
+            total = int(await self.client.hget(keys.RESERVED, "") or 0)
+            if total - sum(held) < missing_bytes:
+                freed = itertools.accumulate(held)
+                gone_at = [at for (_, at), bytes_ in zip(final, freed, strict=True) if bytes_ >= missing_bytes]
+                return _seconds((gone_at[0] - now_ms) / 1000) if gone_at else _seconds(math.inf)
         times = [int(item) for item in await self.client.lrange(keys.RETIREMENTS, 0, -1)]
         if len(times) < 2:
             return 10
@@ -199,7 +207,12 @@ class Producer:
         waited = (now_ms - times[0]) / 1000
         return _seconds(pace - waited if pace > waited else pace)
 
+    async def _held(self, jobs: list[str]) -> list[int]:
+        """The bytes that each of the jobs holds of the budget."""
+        rows = await self.client.hmget(keys.RESERVED, jobs) if jobs else []
+        return [int(row.rsplit(b"\n", 1)[1]) if row else 0 for row in rows]
+
 
 def _seconds(value: float) -> int:
     """A Retry-After: whole seconds, from one to an hour."""
-    return max(1, min(3600, math.ceil(value)))
+    return max(1, math.ceil(min(3600, value)))

@@ -104,7 +104,12 @@ class Leases:
         for lease in self.held():
             if lease.over:
                 continue
-            status, *rest = self._run(log.renew_lease(lease.job, self._role, token=lease.token, ttl_ms=self._ttl_ms))
+            try:
+                call = log.renew_lease(lease.job, self._role, token=lease.token, ttl_ms=self._ttl_ms)
+                status, *rest = self._run(call)
+            except redis.ResponseError as error:  # such as being out of memory: others may yet be renewed
+                logger.warning("the lease of %s was not renewed: %s", lease.job, error)
+                continue
             if status != "ok":
                 lease.over = lease.over or status
             elif rest[0]:
@@ -131,7 +136,7 @@ class Watchdog:
 
 
 class Keeper(threading.Thread):
-    """Renews leases, refreshes the heartbeat and looks after the watchdogs, at a third of the lease's life."""
+    """Renews leases, refreshes the heartbeat and looks after the watchdogs, thrice in a lease's life or oftener."""
 
     def __init__(self, leases: Leases, watchdogs: list[Watchdog], heartbeat: Callable[[], None], ttl_s: float) -> None:
         super().__init__(name="keeper", daemon=True)

@@ -86,7 +86,7 @@ class Ownership:
             turn: one round of the main loop; whether there was anything to do.
             leave: lets go of all jobs; with what ended the loop, where that was not `stop`.
         """
-        self.publisher.stopping = stop
+        self.publisher.leaving = stop.is_set
         for thread in (self.signals, self.publisher, self._keeper):
             thread.start()
         try:
@@ -94,11 +94,14 @@ class Ownership:
                 self._beat()
                 if not turn():
                     self.signals.wait(_IDLE_S)
+            leave(None)
         except BaseException as error:
-            self.publisher.broken = True
+            self.publisher.leaving = lambda: True
             leave(error)
             raise
-        leave(None)
+        finally:
+            self._keeper.stop()
+            self.signals.stop()
 
     def _beat(self) -> None:
         """The main loop goes on; raises what the publisher died of."""
@@ -120,11 +123,10 @@ class Ownership:
                     text = f"{type(error).__name__}: {error}"
                     self.leases.give_back(owned.lease, handed_over=False, error=text)
                 ring(self.client, self.model, self.role, owned.job, lapsed=True)
+            self._keeper.stop()
             self.client.hdel(keys.WORKERS, self.worker)
         except redis.RedisError:
             logger.warning("the broker is away: this worker's leases and heartbeat will run out by themselves")
-        self.signals.stop()
-        self._keeper.stop()
 
     # --- taking -----------------------------------------------------------------------------------------------------
 
@@ -252,10 +254,13 @@ class Ownership:
 
     def let_go(self, owned: Owned) -> None:
         """The lease is over. Where the broker lost writes that this worker counted on, others begin from the log."""
-        if owned.lease.over == "gap":
-            self.hand_over(owned)
-        else:
+        if owned.lease.over != "gap":
             self.leases.forget(owned.lease)
+            return
+        self.watchdog.beat()
+        error = "the log is not what its writer left"  # a strike, as a log that stays so must not be tried for ever
+        self.leases.release(owned.lease, handed_over=False, error=error)
+        self._ring_lapsed(owned.job)
 
     def give_up(self, owned: Owned, error: BaseException) -> None:
         """This attempt broke: another may do better, and the last one's error is what the client will read."""

@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 _EVENTS_MAX = 256  # waiting to be written; a full queue holds the step back
 _BYTES_MAX = 64 << 20
 _MENDS = (redis.ConnectionError, redis.TimeoutError, OutOfMemoryError, ReadOnlyError)  # by itself, or by an operator
+_MENDED = ("MISCONF", "NOREPLICAS")  # so too errors that begin with these
 _LAST_WORDS_S = 10.0  # how long a worker that leaves waits for the broker
 
 
@@ -30,8 +31,8 @@ _LAST_WORDS_S = 10.0  # how long a worker that leaves waits for the broker
 class Entry:
     """An event to be written under a lease, with its companions; see `broker_schemas.log.append`.
 
-    `settled` is called once its fate is known, with whether it is in the log; `lease.over` says why not. Without a
-    payload nothing is written, and `settled` is called once all that was queued before is settled.
+    `settled` is called once its fate is known, with whether it was written and the lease still holds; `lease.over` says
+    why not. Without a payload nothing is written, and `settled` is called once all that was queued before is settled.
     """
 
     lease: Lease
@@ -53,10 +54,10 @@ class Publisher(threading.Thread):
     Args:
         watchdog: this thread's; it is not stuck while the broker is away.
         waiting: called by a `put` that has to wait, so that the step's thread does not pass for stuck.
-    """
 
-    stopping: threading.Event  # set when the worker is told to leave, or `broken` when it has to:
-    broken: bool  # from then on nobody waits for long
+    `leaving` says whether the worker is about to go: from then on nobody waits for long. `error` is what the thread
+    died of; nothing is written after that.
+    """
 
     def __init__(
         self, client: redis.Redis, *, model: str, worker: str, watchdog: Watchdog, waiting: Callable[[], None]
@@ -74,26 +75,24 @@ class Publisher(threading.Thread):
         self._closed = False
         self._abandoned = threading.Event()
         self._patient_until: float | None = None
-        self.stopping = threading.Event()
-        self.broken = False
+        self.leaving: Callable[[], bool] = lambda: False
         self.error: BaseException | None = None
 
     def put(self, entry: Entry) -> None:
-        """Queue an event; waits while the queue is full, and gives the event up if that lasts when leaving."""
+        """Queue an event; waits while the queue is full. Gives the event up where that lasts when leaving."""
         with self._changed:
-            while len(self._entries) >= _EVENTS_MAX or (self._bytes and self._bytes + entry.size > _BYTES_MAX):
-                if self.error:
-                    raise self.error
+            while self._full(entry) and not (self.error or self._out_of_patience()):
                 self._waiting()
                 self._changed.wait(0.5)
-                if self._out_of_patience():
-                    return self._settle(entry, False)
-            if self.error:
-                raise self.error
-            self._entries.append(entry)
-            self._bytes += entry.size
-            self._changed.notify_all()
-        return None
+            if not (self.error or self._full(entry)):
+                self._entries.append(entry)
+                self._bytes += entry.size
+                self._changed.notify_all()
+                return
+        self._settle(entry, False)
+
+    def _full(self, entry: Entry) -> bool:
+        return len(self._entries) >= _EVENTS_MAX or (self._bytes > 0 and self._bytes + entry.size > _BYTES_MAX)
 
     def run(self) -> None:
         try:
@@ -129,7 +128,7 @@ class Publisher(threading.Thread):
 
     def _out_of_patience(self) -> bool:
         """Whether the worker has been leaving for so long that nobody waits any more."""
-        if not (self.broken or self.stopping.is_set()):
+        if not self.leaving():
             return False
         self._patient_until = self._patient_until or time.monotonic() + _LAST_WORDS_S
         return time.monotonic() > self._patient_until
@@ -193,7 +192,7 @@ class Publisher(threading.Thread):
                 return action()
             except redis.RedisError as error:
                 logger.warning("the broker is away, trying again in %.2f s: %s", pause, error)
-                if isinstance(error, _MENDS):
+                if isinstance(error, _MENDS) or str(error).startswith(_MENDED):
                     self._watchdog.beat()  # any other error ends this process once the watchdog has seen enough
                 time.sleep(pause)
                 pause = min(pause * 2, 1.0)
@@ -207,8 +206,8 @@ def retire(client: redis.Redis, run: log.Scripts, job: str, *, model: str, owner
     """
     bytes_ = int(client.hget(keys.head(job), "bytes") or 0)
     for call in log.retire(job, model=model, owner=owner, ttl_ms=ttl_ms, bytes_=bytes_):
-        run(call)
+        reply = run(call)
     if client.hexists(keys.head(job), "final") or not client.exists(keys.log(job)):
         return True
-    run(log.hold(job, bytes_=bytes_, owner=owner, model=model))
+    run(log.hold(job, bytes_=reply[1], owner=owner, model=model))
     return False

@@ -34,23 +34,24 @@ class Signals(threading.Thread):
     def run(self) -> None:
         while not self._stopped.is_set():
             try:
-                reply = self._client.xread(self._cursors, block=BLOCK_MS)
-                if not reply:
-                    self._follow_a_restart()
+                self._listen()
             except redis.RedisError:
                 self._stopped.wait(0.2)
-                continue
             except Exception:
                 logger.exception("signals were missed: polling finds what they told")
                 self._stopped.wait(0.2)
-                continue
-            for stream, entries in reply or ():
-                name = stream.decode()
-                self._cursors[name] = entries[-1][0]
-                with self._lock:
-                    for _, fields in entries:
-                        self._note(name, fields)
-                self._news.set()
+
+    def _listen(self) -> None:
+        reply = self._client.xread(self._cursors, block=BLOCK_MS)
+        if not reply:
+            self._follow_a_restart()
+        for stream, entries in reply or ():
+            name = stream.decode()
+            self._cursors[name] = entries[-1][0]
+            with self._lock:
+                for _, fields in entries:
+                    self._note(name, fields)
+            self._news.set()
 
     def _note(self, stream: str, fields: dict[bytes, bytes]) -> None:
         job = fields[b"job"].decode()
@@ -91,9 +92,6 @@ class Signals(threading.Thread):
         """Until something comes, or the time is out."""
         self._news.wait(seconds)
         self._news.clear()
-
-    def wake(self) -> None:
-        self._news.set()
 
     def stop(self) -> None:
         self._stopped.set()

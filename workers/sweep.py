@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 import redis
+from redis.exceptions import OutOfMemoryError
 
 from broker_schemas import keys, log
 from broker_schemas.codec import DecodeError
@@ -50,6 +53,9 @@ class Sweeper:
         self._name = name
         self._settings = settings or LeaseSettings()
         self._requests: dict[str, JobRequested] = {}
+        self._orphans: dict[tuple[str, str], float] = {}  # (job, role) -> since when nobody could take it over
+        self._models: set[str] = set()  # that workers serve
+        self._orphans_seen: set[tuple[str, str]] = set()  # in this sweep
 
     def run(self, stop: threading.Event) -> None:
         """Sweep until `stop`; a broker that is away is waited for."""
@@ -57,6 +63,7 @@ class Sweeper:
             try:
                 self.sweep()
             except redis.RedisError as error:
+                self._orphans.clear()  # workers' heartbeats stopped, too
                 logger.warning("sweep put off, the broker is away: %s", error)
             except Exception:
                 logger.exception("a sweep stumbled, and is done again")
@@ -74,6 +81,9 @@ class Sweeper:
                     self._tend(job, now_ms, profiles)
                 except redis.ResponseError as error:  # such as being out of memory: others may yet be tended
                     logger.warning("job %s was not tended: %s", job.job, error)
+        self._orphans = {key: since for key, since in self._orphans.items() if key in self._orphans_seen}
+        self._orphans_seen.clear()
+        self._forget_idle_owners({(live.model, live.owner) for live in self._requests.values()})
         self._forget_expired(now_ms)
 
     def _read(self, live: list[tuple[str, int]]) -> list[_Live]:
@@ -133,12 +143,18 @@ class Sweeper:
         expires, profile = live.expires[role], live.profiles[role]
         if expires is None or expires > now_ms:
             return
-        if now_ms - expires > self._settings.orphan_s * 1000 and profile and (role, profile) not in profiles:
+        if profile and (role, profile) not in profiles and self._orphaned_for(live.job, role) > self._settings.orphan_s:
             message = (
                 f"no {role} worker of the profile that this job began with ({profile[:12]}) is left; submit it again"
             )
             return self._fail(live, JobFailed(code="profile_gone", message=message, retryable=True))
         ring(self._client, live.request.model, role, live.job, lapsed=True)
+
+    def _orphaned_for(self, job: str, role: str) -> float:
+        """Seconds for which this sweeper has seen, without a pause, that the job's owner and its profile are gone."""
+        now = time.monotonic()
+        self._orphans_seen.add((job, role))
+        return now - self._orphans.setdefault((job, role), now)
 
     def _fail(self, live: _Live, failure: JobFailed) -> None:
         call = log.append(failure, job=live.job, by=self._name, ttl_ms=live.request.ttl_ms)
@@ -147,10 +163,11 @@ class Sweeper:
             self._see_off(live)
 
     def _see_off(self, live: _Live) -> None:
-        """Tell the workers that a job is over, and clear its traces."""
-        self._client.xadd(keys.TOMBSTONES, {"job": live.job}, maxlen=keys.TOMBSTONES_KEPT)
+        """Clear a final job's traces, and tell the workers that it is over."""
         request = live.request
         retire(self._client, self._run, live.job, model=request.model, owner=request.owner, ttl_ms=request.ttl_ms)
+        with suppress(OutOfMemoryError):  # renewals will tell
+            self._client.xadd(keys.TOMBSTONES, {"job": live.job}, maxlen=keys.TOMBSTONES_KEPT)
 
     def _live_profiles(self, now_ms: int) -> set[tuple[str, str]]:
         """(role, profile) of every worker heard of lately; forgets those that are long silent."""
@@ -158,7 +175,16 @@ class Sweeper:
         for beat in beats:
             if now_ms - beat.at > DEAD_MS:
                 self._client.hdel(keys.WORKERS, beat.worker)
+        self._models = {beat.model for beat in beats}
         return {(beat.role, beat.profile) for beat in beats if beat.alive(now_ms)}
+
+    def _forget_idle_owners(self, live: set[tuple[str, str]]) -> None:
+        """Owners without a live job need not be looked at; posting brings them back, and so does the next sweep."""
+        for model in self._models:
+            owners = {owner.decode() for owner in self._client.smembers(keys.owners(model))}
+            idle = [owner for owner in owners if (model, owner) not in live]
+            if idle:
+                self._client.srem(keys.owners(model), *idle)
 
     def _forget_expired(self, now_ms: int) -> None:
         """Take jobs whose keys are gone out of their owners' lists and out of the budget."""

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from broker_schemas import keys
+from broker_schemas import keys, log
 from producer.submit import Full, JobIds, KeyReused, Limits, Producer, Unknown
 from tests.stand_ins import acoustic, request, running, talker
 
@@ -48,6 +48,20 @@ async def test_retry_after_follows_the_pace_of_the_jobs(producer, broker):
     with pytest.raises(Full) as full:
         await producer.submit(request(), reserve_bytes=1, body=1)
     assert 25 <= full.value.retry_after <= 31
+
+
+async def test_retry_after_waits_for_the_keys_that_hold_the_bytes(producer, broker):
+    producer.limits = Limits(max_bytes=10_000)
+    run = log.Scripts(broker.client())
+    for job, ttl_s in (("a", 100), ("b", 200)):
+        run(log.hold(job, bytes_=4500, owner="o", model="m"))
+        for call in log.retire(job, model="m", owner="o", ttl_ms=ttl_s * 1000, bytes_=4500):
+            run(call)
+    await producer.submit(request(), reserve_bytes=500, body=1)
+    for wanted, about_s in ((4000, 100), (6000, 200)):
+        with pytest.raises(Full) as full:
+            await producer.submit(request(), reserve_bytes=wanted, body=2)
+        assert about_s - 5 <= full.value.retry_after <= about_s
 
 
 async def test_cancel_is_final_and_said_once(producer, broker):

@@ -14,7 +14,7 @@ from broker_schemas import keys, log
 from broker_schemas.codec import unpack
 from broker_schemas.events import encode_open
 from broker_schemas.job import Status
-from tests.stand_ins import QUICK, InstantAcoustic, InstantRunner, acoustic, running, sweeper, talker
+from tests.stand_ins import QUICK, InstantAcoustic, InstantRunner, acoustic, request, running, sweeper, talker
 from tests.test_pipeline import listen, sha256, submit
 
 only_redis = pytest.mark.parametrize("broker", ["redis"], indirect=True)
@@ -303,3 +303,70 @@ async def test_out_of_memory_a_song_can_still_be_cancelled(producer, broker):
         finally:
             client.config_set("maxmemory", 0)
     assert not [key for key in client.scan_iter() if job.encode() in key]
+
+
+async def test_songs_without_frames_make_room_for_others(producer, broker):
+    with sweeping(broker), running(talker(broker, ready_limit=2), acoustic(broker)):
+        for seed in range(4):
+            job = await submit(producer, seed=seed, params={"ends_at": 0})
+            await reach(producer, job, lambda state: state.status is Status.FAILED)
+        await completed(producer, await submit(producer, frames=50))
+
+
+async def test_a_publisher_that_dies_takes_its_worker_down_and_frees_its_jobs(producer, broker):
+    worker = talker(broker, runner=InstantRunner(step_s=0.001))
+
+    def die(entry):
+        raise ZeroDivisionError("in the publisher")
+
+    with sweeping(broker):
+        with pytest.raises(ZeroDivisionError), running(worker):
+            job = await submit(producer, frames=300)
+            await reach(producer, job, lambda state: state.draws > 0)
+            worker._ownership.publisher._append = die
+            await asyncio.sleep(1.0)
+        assert not worker._ownership.leases.held() and not worker._ownership._keeper.is_alive()
+        with running(talker(broker), acoustic(broker)):
+            await completed(producer, job)
+
+
+async def test_a_log_that_stays_behind_its_head_is_not_tried_for_ever(producer, broker):
+    job = await submit(producer, frames=300)
+    with running(talker(broker)):
+        await reach(producer, job, lambda state: state.terminal)
+    broker.client().hset(keys.head(job), "chunks", 7)
+    with sweeping(broker), running(acoustic(broker)):
+        state = await reach(producer, job, lambda state: state.status.final)
+    assert state.error.code == "worker_lost" and "not what its writer left" in state.error.message
+
+
+async def test_a_carry_that_cannot_be_read_harms_its_own_job_only(producer, broker):
+    broken = await submit(producer, frames=430)
+    with running(talker(broker), acoustic(broker, model=InstantAcoustic(window_s=0.2))):
+        await reach(producer, broken, lambda state: state.terminal and state.chunks == 2)
+    broker.client().set(keys.carry(broken), b"\x81\xa1x\x01")
+    with sweeping(broker), running(talker(broker), acoustic(broker)):
+        await completed(producer, await submit(producer, seed=2, frames=250))
+        state = await reach(producer, broken, lambda state: state.status.final)
+    assert state.error.code == "worker_lost" and "KeyError" in state.error.message
+
+
+async def test_a_final_event_that_is_lost_leaves_the_job_live_with_all_it_held(producer, broker):
+    from workers.publish import retire
+
+    client = broker.client()
+    job = (await producer.submit(request(), reserve_bytes=1000, body=1)).id
+    held = client.hget(keys.RESERVED, job)
+    live_again = not retire(client, log.Scripts(client), job, model="instant", owner="anonymous", ttl_ms=1000)
+    assert live_again and client.hget(keys.RESERVED, job) == held and client.hget(keys.RESERVED, "") == b"1000"
+    assert client.zscore(keys.LIVE, job) and not client.exists(keys.EXPIRING)
+
+
+async def test_idle_owners_are_forgotten_and_come_back(producer, broker):
+    with sweeping(broker), running(talker(broker), acoustic(broker)):
+        for owner in ("a", "b"):
+            await completed(producer, await submit(producer, owner=owner, frames=50))
+        async with asyncio.timeout(5):
+            while broker.client().scard(keys.owners("instant")):
+                await asyncio.sleep(0.05)
+        await completed(producer, await submit(producer, owner="a", frames=50))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,7 @@ from broker_schemas.events import JobCancelled
 from broker_schemas.heartbeat import Heartbeat, broker_ms
 from broker_schemas.job import Status
 from producer.submit import Producer
-from tests.stand_ins import acoustic, request, running, sweeper, talker
+from tests.stand_ins import QUICK, acoustic, request, running, sweeper, talker
 
 
 class Crash(Exception):
@@ -134,17 +135,26 @@ async def test_a_job_whose_profile_is_gone_fails_as_retryable(producer, broker):
         at = broker_ms(client.time()) - age_ms
         client.hset(keys.WORKERS, "w", Heartbeat("w", "talker", "instant", profile, at).pack())
 
+    watching = sweeper(broker, replace(QUICK, orphan_s=0.4))
+
     async def swept_to(status: Status) -> None:
-        sweeper(broker).sweep()
+        watching.sweep()
         assert (await producer.jobs.state(job)).status is status
 
-    client.hset(keys.lease(job, "talker"), "expires", int(time.time() * 1000) - 6000)
     beat("old")
+    for _ in range(2):
+        await swept_to(Status.QUEUED)
+        await asyncio.sleep(0.5)
+    beat("new")
+    await swept_to(Status.QUEUED)
+    beat("old")
+    await asyncio.sleep(0.5)
     await swept_to(Status.QUEUED)
     beat("new")
-    client.hset(keys.lease(job, "talker"), "expires", int(time.time() * 1000) - 1000)
     await swept_to(Status.QUEUED)
-    client.hset(keys.lease(job, "talker"), "expires", int(time.time() * 1000) - 6000)
+    await asyncio.sleep(0.5)
+    sweeper(broker).sweep()  # another sweeper, which comes too late to have seen it
+    assert (await producer.jobs.state(job)).status is Status.QUEUED
     await swept_to(Status.FAILED)
     error = (await producer.jobs.state(job)).error
     assert error.code == "profile_gone" and error.retryable

@@ -24,7 +24,7 @@ from workers.settings import AcousticSettings
 
 logger = logging.getLogger(__name__)
 
-_IDLE_S = 0.5
+_AWAY_S = 0.5  # before the broker is asked again
 _REREAD_S = 1.0  # a rung bell may be missed: every log is read again after so long
 
 
@@ -89,6 +89,8 @@ class AcousticWorker:
             except redis.RedisError:
                 self._ownership.hand_over(owned)
                 return
+            except Exception as error:  # such as a carry of another layout
+                self._ownership.give_up(owned, error)
 
     def _begin(self, owned: Owned) -> None:
         state, plan = owned.state, self._family.plan
@@ -172,7 +174,7 @@ class AcousticWorker:
             return
         except redis.RedisError as error:
             logger.warning("the broker is away: %s", error)
-            self._ownership.signals.wait(_IDLE_S)
+            self._ownership.signals.wait(_AWAY_S)
             return
         except Exception as error:
             del self._sounding[owned.job]
@@ -189,6 +191,7 @@ class AcousticWorker:
         try:
             self._read_log(sounding)
         except redis.RedisError:
+            self._ownership.signals.wait(_AWAY_S)
             return
         if not sounding.owned.lease.over:
             sounding.done = True

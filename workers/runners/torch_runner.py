@@ -117,8 +117,8 @@ class TorchRunner:
         needed = len(prompts[0]) + history.max_frames + history.lead
         if needed > self._max_model_len:
             raise DoesNotFit(f"{history.job} needs {needed} positions; max_model_len is {self._max_model_len}")
-        slot = self._slots.bind(history)
-        self._songs[history.job] = Song(history, slot, torch.tensor(prompts, device=self._device))
+        prompt = torch.tensor(prompts, device=self._device)
+        self._songs[history.job] = Song(history, self._slots.bind(history), prompt)
 
     def free(self, job: str) -> int:
         """Give the job's rows back, all at once; how many there were."""

@@ -67,7 +67,7 @@ class Talking:
 
 
 class TalkerWorker:
-    """The main loop. Everything that waits for the broker is done by other threads."""
+    """The main loop. Events are written by another thread; only looking for jobs waits for the broker."""
 
     def __init__(
         self, ownership: Ownership, runner: Runner, model: TalkerModel, family: Family, settings: TalkerSettings
@@ -165,6 +165,7 @@ class TalkerWorker:
 
     def _let_go_of_ended(self, owned: Owned) -> None:
         """All that the job had to say is written, or was refused."""
+        self._unready.discard(owned.job)
         if owned.lease.over:
             self._ownership.let_go(owned)
         else:
