@@ -1,4 +1,4 @@
-# make demo | test | bench | lint | docs | clean
+# make demo | test | bench | bench-spine | lint | docs | clean
 #
 # TORCH_INDEX: an index to take torch from, e.g. PyTorch's own for CPU builds (its address is on PyTorch's "Get started"
 # page). Without one, torch comes from pip's usual index; on Linux that build brings CUDA with it.
@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 RUFF := ruff==0.17.6
 
-.PHONY: demo test bench lint docs clean redis
+.PHONY: demo test bench bench-spine lint docs clean redis
 
 demo: $(VENV)/installed
 	$(BIN)/songline demo
@@ -20,6 +20,9 @@ test: $(VENV)/tests-installed redis
 
 bench: $(VENV)/installed
 	$(BIN)/songline bench --serve
+
+bench-spine: $(VENV)/tests-installed redis
+	$(BIN)/python -m tests.bench.spine
 
 lint: $(VENV)/lint-installed
 	$(BIN)/ruff check .

@@ -190,7 +190,7 @@ SETTINGS = (
         "max_bytes",
         ("up", "api"),
         8 << 30,
-        "bytes that live jobs may come to hold in the broker together",
+        "bytes that all jobs may hold in the broker: live ones their worst case, ended ones their sound",
         "BYTES",
         _positive,
     ),
