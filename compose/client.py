@@ -7,6 +7,7 @@ import argparse
 import json
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,14 +108,16 @@ def submit(args: argparse.Namespace) -> int:
     check_writable(args.out)
     with Api(args.url, args.api_key) as api:
         began = time.perf_counter()
-        job = api.call("POST", "/v1/jobs", json=body)
-        if args.detach:
-            print(job["id"])
-            return 0
-        print(f"{job['id']}  seed {job['seed']}", file=sys.stderr)
+        order = {"json": body, "headers": {"Idempotency-Key": str(uuid.uuid4())}}
         try:
+            job = api.call("POST", "/v1/jobs", **order)
+            if args.detach:
+                print(job["id"])
+                return 0
+            print(f"{job['id']}  seed {job['seed']}", file=sys.stderr)
             song = hear(api, job["id"], args.out, began)
         except KeyboardInterrupt:
+            job = api.call("POST", "/v1/jobs", **order)  # the same job, also where its answer was still on its way
             api.call("DELETE", f"/v1/jobs/{job['id']}")
             print(f"\ncancelled {job['id']}", file=sys.stderr)
             return INTERRUPTED
