@@ -30,7 +30,13 @@ def free_port():
 
 def songline(*argv, **options):
     """Start the command; `wait()` or `communicate()` for its end."""
-    return subprocess.Popen([sys.executable, "-m", "compose.cli", *map(str, argv)], text=True, **options)
+    command = [sys.executable, "-m", "compose.cli", *map(str, argv)]
+    return subprocess.Popen(command, text=True, preexec_fn=_heed_interrupts, **options)
+
+
+def _heed_interrupts() -> None:
+    """As a terminal's programs do: whoever runs the tests in the background has SIGINT ignored, and all below it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def run(*argv, url=None, stdin=None):
