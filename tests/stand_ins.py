@@ -18,7 +18,6 @@ import numpy as np
 
 from broker_schemas.events import JobRequested
 from workers.acoustic.worker import AcousticWorker
-from workers.leases import Watchdog
 from workers.models.family import Family
 from workers.owning import Ownership, worker_name
 from workers.settings import AcousticSettings, LeaseSettings, TalkerSettings
@@ -188,6 +187,3 @@ def running(*workers):
 
 def sweeper(broker, settings: LeaseSettings = QUICK) -> Sweeper:
     return Sweeper(broker.client(), name="sweeper", settings=settings)
-
-
-__all__ = ["FAMILY", "PLAN", "Watchdog", "acoustic", "ownership", "request", "running", "sweeper", "talker"]

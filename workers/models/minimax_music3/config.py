@@ -54,7 +54,6 @@ TOP_K = 50
 # The acoustic stage.
 SOLVER_STEPS = 30
 SOLVER_GUIDANCE = 1.7
-HOP_LATENTS = 344  # latents kept of a window between two neighbours
 OVERLAP_LATENTS = 172  # pinned to the previous window's
 CROP_LEFT_LATENTS = 86  # off every window but the first
 CROP_RIGHT_LATENTS = 258  # off every window but the last

@@ -13,9 +13,7 @@ from typing import Any
 
 import numpy as np
 
-INPUT_RATE = 44_100
-OUTPUT_RATE = 32_000
-ORIG, NEW = 441, 320  # the rates over their greatest common divisor
+ORIG, NEW = 441, 320  # 44,100 and 32,000 Hz over their greatest common divisor
 
 _ZERO_CROSSINGS = 6
 _ROLLOFF = 0.99
