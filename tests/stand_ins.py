@@ -35,7 +35,7 @@ QUICK = LeaseSettings(ttl_s=1.0, stall_s=20.0, max_strikes=3, orphan_s=5.0, swee
 
 FAMILY = Family(
     name="instant", plan=PLAN, codebooks=CODEBOOKS, talker_components=(), acoustic_components=(), sizes=(),
-    contract=None, talker=None, acoustic=None, make_checkpoint=None,
+    contract=None, backbone="", talker=None, acoustic=None, make_checkpoint=None,
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -187,10 +187,22 @@ def load_component(folder: Path, component: str, device: str | torch.device = "c
     return tensors
 
 
-def _read_tensors(file: Path, device: str | torch.device) -> list[tuple[str, torch.Tensor]]:
+def load_tensors(folder: Path, component: str, names: Collection[str]) -> dict[str, torch.Tensor]:
+    """Those of a component's tensors that are named, where they are there; no other is read.
+
+    Raises: as `load_component` does, but index and shards are not compared.
+    """
+    files = weight_files(folder, component)
+    return {name: tensor for file in files for name, tensor in _read_tensors(file, "cpu", names)}
+
+
+def _read_tensors(
+    file: Path, device: str | torch.device, only: Collection[str] | None = None
+) -> list[tuple[str, torch.Tensor]]:
     try:
         with safe_open(file, framework="pt", device=str(device)) as opened:
-            return [(name, opened.get_tensor(name)) for name in opened.keys()]  # noqa: SIM118, it is no mapping
+            names = [name for name in opened.keys() if only is None or name in only]  # noqa: SIM118, it is no mapping
+            return [(name, opened.get_tensor(name)) for name in names]
     except SafetensorError as error:
         raise PartialDownload(f"{file} is cut short or broken ({error})") from None
 

@@ -23,6 +23,26 @@ if TYPE_CHECKING:  # the api reads contracts only, and stays light
     import torch
 
 
+# Token ids (n,) int64 -> (n, hidden).
+EmbedTokens = Callable[["torch.Tensor"], "torch.Tensor"]
+
+
+@dataclass(slots=True)
+class Drawing:
+    """Who draws in a step. All but `conditioning` are tensors on the runner's device, one entry for each of `slots`.
+
+    slots: (n,) int64, job slots, each at most once. seeds: (n,) int64. draws: (n,) int64, each job's draw index.
+    repeats: (n,) bool, or None for nobody: the draw is not drawn, but is one that the job has already made.
+    conditioning: whether any slot's conditioning is wanted.
+    """
+
+    slots: torch.Tensor
+    seeds: torch.Tensor
+    draws: torch.Tensor
+    repeats: torch.Tensor | None = None
+    conditioning: bool = True
+
+
 @dataclass(slots=True)
 class Draws:
     """One draw for every job slot of a padded batch; slots without a job hold rubbish.
@@ -46,7 +66,7 @@ class TalkerModel(Protocol):
 
     @property
     def backbone(self) -> torch.nn.Module:
-        """The autoregressive decoder, in the layout of Hugging Face's Qwen3Model."""
+        """The autoregressive decoder, in the layout of Hugging Face's Qwen3Model; LookupError where an engine has it."""
         ...
 
     def prompts(self, request: JobRequested) -> list[list[int]]:
@@ -59,16 +79,24 @@ class TalkerModel(Protocol):
         """(tokens,) int64 -> (tokens, hidden)."""
         ...
 
-    def feedback(self, codes: torch.Tensor, jobs: list[FrameHistory | None]) -> torch.Tensor:
-        """The next input embedding of each job slot: (jobs, codebooks) int64 -> (jobs, hidden)."""
+    def feedback(self, codes: torch.Tensor, slots: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
+        """The input embedding that follows each of n draws; its bits do not depend on n.
+
+        Args:
+            codes: (n, codebooks) int64.
+            slots, draws: (n,) int64, whose draw it was, and which.
+
+        Returns:
+            (n, hidden).
+        """
         ...
 
-    def draw(self, hidden: torch.Tensor, jobs: list[FrameHistory | None]) -> Draws:
-        """Draw a frame for every job slot, at one padded shape.
+    def draw(self, hidden: torch.Tensor, codes: torch.Tensor, drawing: Drawing) -> Draws:
+        """Draw a frame for the slots of `drawing`, at one padded shape. Never waits for the device on CUDA.
 
         Args:
             hidden: (rows, jobs, hidden), the backbone's newest hidden states.
-            jobs: who draws, by slot; its seed, its draw index, and the codes that it must repeat (`next_forced`).
+            codes: (jobs, codebooks) int64, of the slots that repeat a draw or are not in `drawing`: theirs. Filled in.
         """
         ...
 
@@ -121,7 +149,10 @@ class Family:
     acoustic_components: tuple[str, ...]
     sizes: tuple[str, ...]  # of the random checkpoints that it can make
     contract: Callable[[Path, int], Contract]  # checkpoint folder, positions of a row; reads configs and tokenizer only
-    talker: Callable[[Path, dict[str, Any]], TalkerModel]  # checkpoint folder, the deploy file's talker section
+    backbone: str  # folder of the checkpoint that holds the talker's backbone, in the layout of a Qwen3ForCausalLM
+    # Checkpoint folder, the deploy file's talker options, and the embedding table of an engine that runs the backbone
+    # itself: with one, no backbone is loaded.
+    talker: Callable[[Path, dict[str, Any], EmbedTokens | None], TalkerModel]
     acoustic: Callable[[Path, dict[str, Any]], AcousticModel]  # checkpoint folder, the deploy file's acoustic section
     make_checkpoint: Callable[[Path, str, int], None]  # folder, size, seed
 

@@ -8,6 +8,7 @@ length alone.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from workers.models.family import Draws, TalkerModel
+from workers.models.family import Drawing, Draws, TalkerModel
 from workers.talker.frames import FrameHistory
 from workers.talker.rows import DoesNotFit, RowSlots
 
@@ -147,17 +148,27 @@ class TorchRunner:
         self._prefill_some()
         ready = [song for song in self._songs.values() if not song.prefilling and song.history.reason is None]
         if ready:
-            jobs = self._by_slot(ready)
-            draws = self._model.draw(self._hidden, jobs)
+            draws = self._draw(ready)
             self._record(draws, ready)
             self._decode(draws.codes, [song for song in ready if song.history.reason is None])
         return [song.history for song in ready]
 
-    def _by_slot(self, songs: list[Song]) -> list[FrameHistory | None]:
-        jobs: list[FrameHistory | None] = [None] * self._slots.max_jobs
+    def _draw(self, songs: list[Song]) -> Draws:
+        codes = torch.zeros((self._slots.max_jobs, self._model.codebooks), dtype=torch.int64)
         for song in songs:
-            jobs[song.slot] = song.history
-        return jobs
+            if song.history.next_forced is not None:
+                codes[song.slot] = torch.from_numpy(song.history.next_forced.astype("int64"))
+        drawing = [song for song in songs if song.history.next_forced is None]
+        who = Drawing(
+            slots=self._numbers(song.slot for song in drawing),
+            seeds=self._numbers(song.history.request.seed for song in drawing),
+            draws=self._numbers(song.history.draw for song in drawing),
+            conditioning=any(song.history.wants_conditioning for song in songs),
+        )
+        return self._model.draw(self._hidden, codes.to(self._device), who)
+
+    def _numbers(self, numbers: Iterable[int]) -> Tensor:
+        return torch.tensor(list(numbers), dtype=torch.int64, device=self._device)
 
     def _record(self, draws: Draws, songs: list[Song]) -> None:
         codes = draws.codes.to("cpu", torch.int16).numpy()
@@ -226,13 +237,13 @@ class TorchRunner:
         if not songs:
             return
         rows = self._model.rows
-        embeds = self._model.feedback(codes, self._by_slot(songs)).repeat(rows, 1)
-        by_slot = [0] * self._slots.max_jobs
+        by_slot, draws = [0] * self._slots.max_jobs, [0] * self._slots.max_jobs
         for song in songs:
-            by_slot[song.slot] = song.length
+            by_slot[song.slot], draws[song.slot] = song.length, song.history.draw - 1
+        embeds = self._model.feedback(codes, self._numbers(range(len(codes))), self._numbers(draws)).repeat(rows, 1)
         positions = torch.tensor(by_slot, device=self._device).repeat(rows)
-        slots = torch.tensor([song.slot for song in songs], device=self._device)
-        lengths = torch.tensor([song.length for song in songs], device=self._device)
+        slots = self._numbers(song.slot for song in songs)
+        lengths = self._numbers(song.length for song in songs)
 
         def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
             return self._attend_newest(layer, songs, slots, lengths, queries, keys, values)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from broker_schemas.contract import Contract
-from workers.models.family import AcousticModel, Family, TalkerModel
+from workers.models.family import AcousticModel, EmbedTokens, Family, TalkerModel
 from workers.models.minimax_music3 import config
 
 
@@ -19,10 +19,10 @@ def _contract(folder: Path, max_model_len: int) -> Contract:
     return MusicContract(folder, max_model_len)
 
 
-def _talker(folder: Path, settings: dict[str, Any]) -> TalkerModel:
+def _talker(folder: Path, settings: dict[str, Any], embed_tokens: EmbedTokens | None = None) -> TalkerModel:
     from workers.models.minimax_music3.talker import load_talker
 
-    return load_talker(folder, settings)
+    return load_talker(folder, settings, embed_tokens)
 
 
 def _acoustic(folder: Path, settings: dict[str, Any]) -> AcousticModel:
@@ -45,6 +45,7 @@ FAMILY = Family(
     acoustic_components=(*config.ACOUSTIC_COMPONENTS, config.SCHEDULER),
     sizes=("tiny", "true"),
     contract=_contract,
+    backbone=config.LANGUAGE_MODEL,
     talker=_talker,
     acoustic=_acoustic,
     make_checkpoint=_make_checkpoint,

@@ -3,11 +3,17 @@
 A window's latents agree with its predecessor's where they overlap: the predecessor's are pinned there at every solver
 step, and its condition is spliced over the same span. What a window needs of its predecessor is in its state, a plain
 dict: nothing of a song is kept in the model.
+
+Nearly all windows are whole ones of one shape. On CUDA their solver step and their vocoder are each one graph, captured
+at the first of them; a shorter window, a song's last, goes through the same modules call by call. Which of the two a
+window takes is its length's affair alone, so its bits are too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,17 +24,23 @@ from torch import Tensor
 
 from workers.checkpoints import CheckpointError, fill_module, load_component
 from workers.models.minimax_music3 import config
+from workers.models.minimax_music3.cuda_graph import Graphed
 from workers.models.minimax_music3.noise import solver_noise
 from workers.models.minimax_music3.resampler import resample
+from workers.models.minimax_music3.solver import EulerStep, Solver, solver_times
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-_PIN_NOISE = 1.0 - 1e-6  # the noise that pinned latents have left at t = 1 is 1e-6 of what they began with
+_VOCODER_DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
+_OPTIONS = frozenset({"device", "dtype", "vocoder_dtype", "solver_steps", "cuda_graph", "compile"})
+# Inductor must not choose kernels by timing them: another choice rounds otherwise.
+_COMPILE = {"fullgraph": True, "dynamic": False, "options": {"deterministic": True}}
 
 
 class Overlap(NamedTuple):
     """The end of a window that its successor shares, left of the last 172 latents.
 
-    latents: (1, channels, n). condition: (1, n, width). n is 172 after a whole window.
+    latents: (1, channels, n) float32. condition: (1, n, width), in the transformer's dtype. n is 172 after a whole
+    window.
     """
 
     latents: Tensor
@@ -38,24 +50,57 @@ class Overlap(NamedTuple):
 class MusicAcoustic:
     """MiniMax-Music3's acoustic stage; implements `workers.models.family.AcousticModel`.
 
-    The modules are those of diffusers, on one device and in one dtype, in inference mode. `sigmas` are the solver's
-    times, from 0 (noise) to 1, one more than there are steps.
+    The modules are those of diffusers, on one device, in inference mode.
+
+    Args:
+        condition_encoder: float32.
+        transformer: in any dtype but for its `time_proj`, see `load_acoustic`.
+        vocoder: in any dtype.
+        sigmas: (steps + 1,) float32, the solver's times, from 0 (noise) to 1.
+        tf32: whether the vocoder's convolutions may round their inputs to ten bits (CUDA).
+        cuda_graph: whether whole windows go through CUDA graphs.
+        compiled: whether whole windows go through compiled modules.
     """
 
     sample_rate = config.SAMPLE_RATE
     channels = config.CHANNELS
 
     def __init__(
-        self, condition_encoder: torch.nn.Module, transformer: torch.nn.Module, vocoder: torch.nn.Module, sigmas: Tensor
+        self,
+        condition_encoder: torch.nn.Module,
+        transformer: torch.nn.Module,
+        vocoder: torch.nn.Module,
+        sigmas: Tensor,
+        *,
+        tf32: bool = False,
+        cuda_graph: bool = False,
+        compiled: bool = False,
     ) -> None:
         self._condition_encoder = condition_encoder
-        self._transformer = transformer
         self._vocoder = vocoder
-        self._times = sigmas
         self.width: int = condition_encoder.config.condition_hidden_dim
         self.latent_channels: int = transformer.config.in_channels
         self._device = sigmas.device
-        self._dtype = next(transformer.parameters()).dtype
+        self._dtype = transformer.proj_in.weight.dtype
+        self._vocoder_dtype = vocoder.dec_in_proj.weight.dtype
+        self._tf32 = tf32
+        # Its own, so that a talker's steps on the same card need not queue behind a window's.
+        self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
+
+        whole_step = EulerStep(with_compiled_blocks(transformer) if compiled else transformer)
+        whole_vocoder = torch.compile(vocoder, **_COMPILE) if compiled else vocoder
+        if cuda_graph:
+            pool = torch.cuda.graph_pool_handle()
+            whole_step, whole_vocoder = Graphed(whole_step, pool), Graphed(whole_vocoder, pool)
+        self._solver = Solver(EulerStep(transformer), whole_step, sigmas)
+        self._whole_vocoder = whole_vocoder
+
+    @torch.inference_mode()
+    def warm_up(self) -> None:
+        """Compile and capture what whole windows go through, so that no job waits for it."""
+        frames = config.PLAN.window
+        conditioning = np.zeros((frames, self.width), np.float32)
+        self.window(conditioning, index=0, last=False, seed=0, state={}, check=lambda: None)
 
     @torch.inference_mode()
     def window(
@@ -78,15 +123,15 @@ class MusicAcoustic:
             Dropped: from `check`.
         """
         self._validate(conditioning, index, last, state)
-        previous = self._restored(state) if index > 0 else None
-        condition = self.condition(conditioning, previous)
-        noise = torch.from_numpy(solver_noise(seed, index, self.latent_channels, condition.shape[1]))
-        latents = self.solve(condition, noise[None].to(self._device, self._dtype), previous, check)
-        waveform = self.waveform(latents, first=index == 0, last=last)
+        with self._on_stream():
+            previous = self._restored(state) if index > 0 else None
+            condition = self.condition(conditioning, previous)
+            noise = torch.from_numpy(solver_noise(seed, index, self.latent_channels, condition.shape[1]))
+            latents = self.solve(condition, noise[None].to(self._device), previous, check)
+            waveform = self.waveform(latents, first=index == 0, last=last)
+            kept = {} if last else self._stored(self.overlap(latents, condition))
         samples, stream = resample(waveform.T, state, last=last)
-        if last:
-            return _pcm(samples), {}
-        return _pcm(samples), self._stored(self.overlap(latents, condition)) | stream
+        return _pcm(samples), {} if last else kept | stream
 
     def _validate(self, conditioning: np.ndarray, index: int, last: bool, state: dict[str, Any]) -> None:
         frames = len(conditioning)
@@ -103,7 +148,8 @@ class MusicAcoustic:
     def condition(self, conditioning: np.ndarray, previous: Overlap | None) -> Tensor:
         """(frames, width) float32, slices mixed -> (1, latents, condition width), the previous window's spliced in."""
         frames = torch.from_numpy(np.array(conditioning))[None].to(self._device)
-        projected = self._condition_encoder.proj(frames.transpose(1, 2).to(self._condition_encoder.dtype))
+        with self._convolutions(tf32=False):
+            projected = self._condition_encoder.proj(frames.transpose(1, 2))
         aligned = F.interpolate(projected, size=config.latent_length(len(conditioning)), mode="nearest")
         condition = aligned.transpose(1, 2).to(self._dtype)
         if previous is not None:
@@ -112,47 +158,16 @@ class MusicAcoustic:
         return condition
 
     def solve(self, condition: Tensor, noise: Tensor, previous: Overlap | None, check: Callable[[], None]) -> Tensor:
-        """Integrate from noise to latents.
-
-        Args:
-            condition: (1, latents, condition width).
-            noise: (1, channels, latents), in the model's dtype.
-            previous: whose latents are pinned over the first ones.
-            check: called before every step; what it raises goes through.
-
-        Returns:
-            (1, channels, latents).
-        """
-        both = torch.cat((condition, torch.zeros_like(condition)))
-        shared = 0 if previous is None else min(previous.latents.shape[-1], noise.shape[-1])
-        latents = noise.clone()
-        for step in range(len(self._times) - 1):
-            check()
-            time = self._times[step].to(self._dtype)
-            if previous is not None:
-                pinned = (1.0 - _PIN_NOISE * time) * noise[..., :shared] + time * previous.latents[..., :shared]
-                latents[..., :shared] = pinned
-            conditional, unconditional = self._velocity(latents, time, both)
-            velocity = unconditional + config.SOLVER_GUIDANCE * (conditional - unconditional)
-            span = self._times[step + 1] - self._times[step]
-            latents = (latents.float() + span * velocity).to(self._dtype)
-        if previous is not None:
-            latents[..., :shared] = previous.latents[..., :shared]
-        return latents
-
-    def _velocity(self, latents: Tensor, time: Tensor, both: Tensor) -> tuple[Tensor, Tensor]:
-        """Each (1, channels, latents): with the condition, and without."""
-        velocities = self._transformer(
-            hidden_states=latents.expand(2, -1, -1),
-            timestep=time.expand(2),
-            encoder_hidden_states=both,
-            return_dict=False,
-        )[0]
-        return velocities[:1], velocities[1:]
+        """Integrate from noise to latents: see `Solver.solve`; the previous window's latents are pinned."""
+        with self._convolutions(tf32=False):
+            return self._solver.solve(condition, noise, None if previous is None else previous.latents, check)
 
     def waveform(self, latents: Tensor, *, first: bool, last: bool) -> np.ndarray:
         """The window's own sound at 44.1 kHz: (2, samples) float32 in [-1, 1], its neighbours' share cropped off."""
-        sound = self._vocoder(latents.to(self._vocoder.dtype))[0]
+        whole = latents.shape[-1] == config.latent_length(config.PLAN.window)
+        vocoder = self._whole_vocoder if whole else self._vocoder
+        with self._convolutions(tf32=self._tf32):
+            sound = vocoder(latents.to(self._vocoder_dtype))[0]
         left = 0 if first else config.CROP_LEFT_LATENTS * config.LATENT_SAMPLES
         right = 0 if last else config.CROP_RIGHT_LATENTS * config.LATENT_SAMPLES
         return sound[:, left : sound.shape[-1] - right].float().clamp(-1.0, 1.0).cpu().numpy()
@@ -169,9 +184,25 @@ class MusicAcoustic:
         }
 
     def _restored(self, state: dict[str, Any]) -> Overlap:
-        return Overlap(
-            *(torch.from_numpy(np.array(state[name]))[None].to(self._device, self._dtype) for name in Overlap._fields)
-        )
+        latents, condition = (torch.from_numpy(np.array(state[name]))[None] for name in Overlap._fields)
+        return Overlap(latents.to(self._device), condition.to(self._device, self._dtype))
+
+    def _on_stream(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+
+    @contextmanager
+    def _convolutions(self, *, tf32: bool) -> Iterator[None]:
+        """cuDNN as this stage needs it, whatever else the process does with it: never choosing kernels by timing."""
+        if self._device.type != "cuda":
+            yield
+            return
+        cudnn = torch.backends.cudnn
+        before = cudnn.benchmark, cudnn.deterministic, cudnn.conv.fp32_precision
+        cudnn.benchmark, cudnn.deterministic, cudnn.conv.fp32_precision = False, True, "tf32" if tf32 else "ieee"
+        try:
+            yield
+        finally:
+            cudnn.benchmark, cudnn.deterministic, cudnn.conv.fp32_precision = before
 
 
 def _pcm(samples: np.ndarray) -> np.ndarray:
@@ -182,36 +213,86 @@ def _pcm(samples: np.ndarray) -> np.ndarray:
 def load_acoustic(folder: Path, settings: dict[str, Any]) -> MusicAcoustic:
     """The acoustic stage of a checkpoint.
 
+    The condition encoder is float32 always: it is one convolution. So are the latents and the solver's times, and the
+    transformer's time features, whose angles bfloat16 would shift. What a song's sound passes last is the vocoder:
+    bfloat16's eight bits would be heard there as noise, so it has a dtype of its own.
+
     Args:
         folder: the checkpoint.
-        settings: `device` ("cpu"), `dtype` ("float32" or "bfloat16") and `solver_steps` (30); the defaults in brackets.
+        settings: the defaults in brackets: `device` ("cpu"); `dtype` of the transformer ("float32", or "bfloat16");
+            `vocoder_dtype` ("float32", or "bfloat16", or on CUDA "tf32"); `solver_steps` (30); `cuda_graph` (true on
+            CUDA, where alone it can be); `compile` (false), which takes a minute at the start.
 
     Raises:
         CheckpointError, ConfigError: the checkpoint is not whole, or is not one of this family.
         ValueError: a setting is not one of these.
     """
-    unknown = settings.keys() - {"device", "dtype", "solver_steps"}
+    unknown = settings.keys() - _OPTIONS
     if unknown:
         raise ValueError(f"unknown acoustic settings: {', '.join(sorted(unknown))}")
     device = torch.device(settings.get("device", "cpu"))
-    dtype = _DTYPES.get(settings.get("dtype", "float32"))
-    if dtype is None:
-        raise ValueError(f"dtype must be one of {', '.join(_DTYPES)}, got {settings['dtype']!r}")
+    on_cuda = device.type == "cuda"
+    dtype = _chosen(settings, "dtype", _DTYPES)
+    vocoder_dtype = _chosen(settings, "vocoder_dtype", _VOCODER_DTYPES)
+    tf32 = settings.get("vocoder_dtype") == "tf32"
+    cuda_graph, compiled = _switch(settings, "cuda_graph", on_cuda), _switch(settings, "compile", False)
+    for name, needs_cuda in (("vocoder_dtype: tf32", tf32), ("cuda_graph: true", cuda_graph)):
+        if needs_cuda and not on_cuda:
+            raise ValueError(f"{name} is for CUDA, and the device is {device.type}")
     steps = settings.get("solver_steps", config.SOLVER_STEPS)
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
         raise ValueError(f"solver_steps must be a whole number from 1, got {steps!r}")
 
-    condition_encoder, transformer, vocoder = (
-        load_module(folder, component, device, dtype) for component in config.ACOUSTIC_COMPONENTS
-    )
+    condition_encoder = load_module(folder, config.CONDITION_ENCODER, device, torch.float32)
+    transformer = load_module(folder, config.TRANSFORMER, device, dtype, exact="time_proj.")
+    vocoder = load_module(folder, config.VOCODER, device, vocoder_dtype)
     _check_shapes(condition_encoder, transformer, vocoder)
-    return MusicAcoustic(
-        condition_encoder, transformer, fold_weight_norms(vocoder), solver_times(folder, steps, device)
+    transformer.time_proj.register_forward_hook(lambda module, inputs, features: features.to(dtype))
+    acoustic = MusicAcoustic(
+        condition_encoder,
+        transformer,
+        fold_weight_norms(vocoder),
+        solver_times(folder, steps, device),
+        tf32=tf32,
+        cuda_graph=cuda_graph,
+        compiled=compiled,
     )
+    if compiled:
+        acoustic.warm_up()
+    return acoustic
 
 
-def load_module(folder: Path, component: str, device: torch.device, dtype: torch.dtype) -> torch.nn.Module:
-    """A component as the diffusers module that its config names; raises CheckpointError, ConfigError."""
+def _chosen(settings: dict[str, Any], name: str, choices: dict[str, torch.dtype]) -> torch.dtype:
+    chosen = settings.get(name, "float32")
+    if chosen not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {chosen!r}")
+    return choices[chosen]
+
+
+def _switch(settings: dict[str, Any], name: str, default: bool) -> bool:
+    chosen = settings.get(name, default)
+    if not isinstance(chosen, bool):
+        raise ValueError(f"{name} must be true or false, got {chosen!r}")
+    return chosen
+
+
+def with_compiled_blocks(transformer: torch.nn.Module) -> torch.nn.Module:
+    """The same transformer, of the same weights, with compiled blocks; the one given stays as it was."""
+    compiled = copy.copy(transformer)
+    compiled._modules = dict(transformer._modules)
+    compiled.transformer_blocks = torch.nn.ModuleList(
+        torch.compile(block, **_COMPILE) for block in transformer.transformer_blocks
+    )
+    return compiled
+
+
+def load_module(
+    folder: Path, component: str, device: torch.device, dtype: torch.dtype, *, exact: str | None = None
+) -> torch.nn.Module:
+    """A component as the diffusers module that its config names; raises CheckpointError, ConfigError.
+
+    Weights whose names begin with `exact` are float32.
+    """
     stated = config.component_config(folder, component)
     kind = module_class(component)
     if stated.get("_class_name") != kind.__name__:
@@ -219,7 +300,9 @@ def load_module(folder: Path, component: str, device: torch.device, dtype: torch
     with torch.device("meta"):
         module = kind.from_config(stated)
     stored = load_component(folder, component, device)
-    fill_module(module, {name: tensor.to(dtype) for name, tensor in stored.items()}, component)
+    kept = (name for name in stored if exact and name.startswith(exact))
+    weights = {name: tensor.to(dtype) for name, tensor in stored.items()} | {name: stored[name].float() for name in kept}
+    fill_module(module, weights, component)
     return module
 
 
@@ -258,17 +341,3 @@ def fold_weight_norms(module: torch.nn.Module) -> torch.nn.Module:
         if hasattr(child, "weight_g"):
             torch.nn.utils.remove_weight_norm(child)
     return module.requires_grad_(False)
-
-
-def solver_times(folder: Path, steps: int, device: torch.device) -> Tensor:
-    """(steps + 1,) float32: the times of the checkpoint's schedule, from 0 to 1."""
-    from diffusers import FlowMatchEulerDiscreteScheduler
-
-    stated = config.component_config(folder, config.SCHEDULER)
-    scheduler = FlowMatchEulerDiscreteScheduler.from_config(stated)
-    if not scheduler.config.invert_sigmas or scheduler.config.num_train_timesteps != 1:
-        raise CheckpointError("the scheduler must have inverted sigmas and num_train_timesteps 1")
-    if scheduler.config.stochastic_sampling:
-        raise CheckpointError("the scheduler asks for stochastic sampling; songs would not be repeatable")
-    scheduler.set_timesteps(sigmas=np.linspace(1.0, 1.0 / steps, steps))
-    return scheduler.sigmas.to(device)

@@ -11,14 +11,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from broker_schemas.events import JobRequested
-from workers.checkpoints import CheckpointError, fill_module, load_component
-from workers.models.family import Draws
+from workers.checkpoints import CheckpointError, fill_module, load_component, load_tensors
+from workers.models.family import Drawing, Draws, EmbedTokens
 from workers.models.minimax_music3 import config
 from workers.models.minimax_music3.depth_decoder import DepthDecoder
 from workers.models.minimax_music3.prompt import build_prompt, unconditional
 from workers.models.minimax_music3.tokenizer import encode, load_tokenizer
 from workers.runners.torch_qwen3 import Qwen3, Qwen3Config
-from workers.talker.frames import FrameHistory
 from workers.talker.sampling import draw_keys, draw_top_k, guide, most_likely
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -29,7 +28,8 @@ class MusicTalker:
     """Implements `workers.models.family.TalkerModel`. Row 0 of a job is the conditional one, row 1 its twin.
 
     Args:
-        backbone: the language model without its head.
+        backbone: the language model without its head; None where an engine runs it.
+        embed_tokens: its embedding table.
         head: (1 + 16384, hidden), the head's rows of <|audio_end|> and of the codes.
         mix: (8,) float32, the weight of each slice of a frame's hidden states in its conditioning.
     """
@@ -39,10 +39,18 @@ class MusicTalker:
     lead = config.LEAD
 
     def __init__(
-        self, backbone: Qwen3, head: Tensor, depth: DepthDecoder, mix: Tensor, tokenizer: Tokenizer, context: int
+        self,
+        backbone: Qwen3 | None,
+        embed_tokens: EmbedTokens,
+        head: Tensor,
+        depth: DepthDecoder,
+        mix: Tensor,
+        tokenizer: Tokenizer,
+        context: int,
     ) -> None:
         self.context = context
         self._backbone = backbone
+        self._embed_tokens = embed_tokens
         self._head = head
         self._depth = depth
         self._mix = mix.tolist()
@@ -50,6 +58,8 @@ class MusicTalker:
 
     @property
     def backbone(self) -> Qwen3:
+        if self._backbone is None:
+            raise LookupError("the backbone is the engine's")
         return self._backbone
 
     @property
@@ -65,49 +75,47 @@ class MusicTalker:
         return request.params["max_new_tokens"]
 
     def embed_prompt(self, ids: Tensor) -> Tensor:
-        return self._backbone.embed_tokens(ids)
+        return self._embed_tokens(ids)
 
-    def feedback(self, codes: Tensor, jobs: list[FrameHistory | None]) -> Tensor:
-        """(jobs, 8) int64 -> (jobs, hidden): the sum of the codes' embeddings, over the root of their number."""
+    def feedback(self, codes: Tensor, slots: Tensor, draws: Tensor) -> Tensor:
+        """(n, 8) int64 -> (n, hidden): the sum of the codes' embeddings, over the root of their number.
+
+        The residual codes' are added one after the other, since the order of a reduction may depend on its shape.
+        """
         semantic = self._embed_semantic(codes[:, 0])
-        offsets = torch.arange(config.CODEBOOKS - 1, device=codes.device) * self._depth.codes
-        residual = self._depth.audio_embeddings(codes[:, 1:] + offsets).sum(dim=1)
-        return (semantic + residual) * config.CODEBOOKS**-0.5
+        residual = self._depth.embed(codes[:, 1], 1).float()
+        for codebook in range(2, config.CODEBOOKS):
+            residual += self._depth.embed(codes[:, codebook], codebook)
+        return (semantic + residual.to(semantic.dtype)) * config.CODEBOOKS**-0.5
 
-    def draw(self, hidden: Tensor, jobs: list[FrameHistory | None]) -> Draws:
+    def draw(self, hidden: Tensor, codes: Tensor, drawing: Drawing) -> Draws:
         """See TalkerModel. The depth decoder runs only where a job draws, or wants conditioning."""
-        device = hidden.device
-        codes = torch.zeros((len(jobs), config.CODEBOOKS), dtype=torch.int64, device=device)
-        ended = torch.zeros(len(jobs), dtype=torch.bool, device=device)
-        drawing = []
-        for slot, job in enumerate(jobs):
-            if job is not None and job.next_forced is not None:
-                codes[slot] = torch.from_numpy(job.next_forced.astype("int64"))
-            elif job is not None:
-                drawing.append(slot)
-        draw = _Drawing(drawing, jobs, device)
-        if drawing:
-            candidates = self._draw_semantic(hidden, draw)
-            ended[draw.slots] = candidates == 0
-            codes[draw.slots, 0] = (candidates - 1).clamp_min_(0)
-        if drawing or any(job is not None and job.wants_conditioning for job in jobs):
-            conditioning = self._draw_residual(hidden, codes, draw)
+        ended = torch.zeros(len(codes), dtype=torch.bool, device=hidden.device)
+        positions = drawing.draws[:, None] * config.CODEBOOKS + torch.arange(config.CODEBOOKS, device=hidden.device)
+        keys = draw_keys(drawing.seeds[:, None], positions)
+        if drawing.slots.numel():
+            candidates = self._draw_semantic(hidden, drawing.slots, keys[:, 0])
+            ends = candidates == 0
+            ended[drawing.slots] = ends if drawing.repeats is None else ends & ~drawing.repeats
+            _take(codes, 0, (candidates - 1).clamp_min_(0), drawing)
+        if drawing.slots.numel() or drawing.conditioning:
+            conditioning = self._draw_residual(hidden, codes, drawing, keys)
         else:
-            conditioning = torch.zeros(hidden.shape[1:], dtype=torch.float32, device=device)
+            conditioning = torch.zeros(hidden.shape[1:], dtype=torch.float32, device=hidden.device)
         return Draws(codes, ended, conditioning)
 
-    def _draw_semantic(self, hidden: Tensor, draw: _Drawing) -> Tensor:
+    def _draw_semantic(self, hidden: Tensor, slots: Tensor, keys: Tensor) -> Tensor:
         """(drawing,) int64: 0 is the end, 1 + code the codes."""
         logits = F.linear(hidden.flatten(0, 1), self._head).view(*hidden.shape[:2], -1)
-        conditional, other = logits[:, draw.slots].float()
+        conditional, other = logits[:, slots].float()
         values, candidates = most_likely(conditional, config.TOP_K)
         guided = guide(values, other.gather(-1, candidates), config.GUIDANCE)
-        return draw_top_k(guided, draw.keys[:, 0], config.TOP_K, candidates)
+        return draw_top_k(guided, keys, config.TOP_K, candidates)
 
-    def _draw_residual(self, hidden: Tensor, codes: Tensor, draw: _Drawing) -> Tensor:
+    def _draw_residual(self, hidden: Tensor, codes: Tensor, drawing: Drawing, keys: Tensor) -> Tensor:
         """Fill in c1..c7 of the jobs that draw; the conditioning of all, (jobs, hidden) float32."""
         rows, jobs, _ = hidden.shape
-        depth = self._depth
+        depth, slots = self._depth, drawing.slots
         cache = depth.new_cache(rows * jobs)
         semantic = depth.projection(self._embed_semantic(codes[:, 0])).expand_as(hidden)
         projected = torch.stack((depth.projection(hidden.flatten(0, 1)).view_as(hidden), semantic), dim=2).flatten(0, 1)
@@ -117,34 +125,31 @@ class MusicTalker:
             state = depth(projected, cache, start).view_as(hidden)
             start += projected.shape[1]
             conditioning.add_(state[0].float() * self._mix[codebook])
-            if draw.slots.numel():
+            if slots.numel():
                 logits = depth.audio_heads[codebook - 1](state.flatten(0, 1)).view(rows, jobs, -1)
-                guided = guide(*logits[:, draw.slots].float(), config.GUIDANCE)
-                codes[draw.slots, codebook] = draw_top_k(guided, draw.keys[:, codebook], config.TOP_K)
+                guided = guide(*logits[:, slots].float(), config.GUIDANCE)
+                _take(codes, codebook, draw_top_k(guided, keys[:, codebook], config.TOP_K), drawing)
             if codebook < config.CODEBOOKS - 1:
                 embedded = depth.projection(depth.embed(codes[:, codebook], codebook))
                 projected = embedded.repeat(rows, 1).unsqueeze(1)
         return conditioning
 
     def _embed_semantic(self, codes: Tensor) -> Tensor:
-        return self._backbone.embed_tokens(codes + config.CODE_OFFSET)
+        return self._embed_tokens(codes + config.CODE_OFFSET)
 
 
-class _Drawing:
-    """The jobs that draw in this step, rather than repeat: their slots, and the keys of their draws by codebook."""
-
-    def __init__(self, slots: list[int], jobs: list[FrameHistory | None], device: torch.device) -> None:
-        self.slots = torch.tensor(slots, dtype=torch.int64, device=device)
-        seeds = torch.tensor([jobs[slot].request.seed for slot in slots], dtype=torch.int64, device=device)
-        draws = torch.tensor([jobs[slot].draw for slot in slots], dtype=torch.int64, device=device)
-        positions = draws[:, None] * config.CODEBOOKS + torch.arange(config.CODEBOOKS, device=device)
-        self.keys = draw_keys(seeds[:, None], positions)
+def _take(codes: Tensor, codebook: int, drawn: Tensor, drawing: Drawing) -> None:
+    """Fill in what was drawn, where a job does not repeat."""
+    if drawing.repeats is not None:
+        drawn = torch.where(drawing.repeats, codes[drawing.slots, codebook], drawn)
+    codes[drawing.slots, codebook] = drawn
 
 
-def load_talker(folder: Path, settings: dict[str, Any]) -> MusicTalker:
+def load_talker(folder: Path, settings: dict[str, Any], embed_tokens: EmbedTokens | None = None) -> MusicTalker:
     """The talker of a checkpoint.
 
     Args:
+        embed_tokens: the embedding table of an engine that runs the backbone; without one, the backbone is loaded.
         settings: `device` (default "cpu") and `dtype` ("float32" or "bfloat16"; default float32 on the CPU, else as
             stored).
 
@@ -159,31 +164,55 @@ def load_talker(folder: Path, settings: dict[str, Any]) -> MusicTalker:
     if dtype is not None and dtype not in _DTYPES:
         raise ValueError(f"talker dtype {dtype!r}: use {' or '.join(_DTYPES)}")
     dtype = _DTYPES.get(dtype)
-    backbone, head = _load_language_model(folder, device, dtype)
+    stated = _language_model_config(folder)
+    backbone = None
+    if embed_tokens is None:
+        backbone, head = _load_language_model(folder, stated, device, dtype)
+        embed_tokens = backbone.embed_tokens
+    else:
+        name = _head_name(stated)
+        head = _head_rows(load_tensors(folder, config.LANGUAGE_MODEL, {name}), stated).to(device, dtype)
     depth = _load_depth_decoder(folder, device, dtype)
-    if depth.hidden_size != backbone.config.hidden_size:
+    if depth.hidden_size != stated.hidden_size:
         raise CheckpointError(
-            f"{config.DEPTH_DECODER} is {depth.hidden_size} wide, {config.LANGUAGE_MODEL} {backbone.config.hidden_size}"
+            f"{config.DEPTH_DECODER} is {depth.hidden_size} wide, {config.LANGUAGE_MODEL} {stated.hidden_size}"
         )
     tokenizer = load_tokenizer(folder / config.TOKENIZER)
-    return MusicTalker(backbone, head, depth, _load_mix(folder), tokenizer, config.context(folder))
+    return MusicTalker(backbone, embed_tokens, head, depth, _load_mix(folder), tokenizer, config.context(folder))
 
 
 def _load(folder: Path, component: str, device: torch.device, dtype: torch.dtype | None) -> dict[str, Tensor]:
     return {name: tensor.to(device, dtype) for name, tensor in load_component(folder, component).items()}
 
 
-def _load_language_model(folder: Path, device: torch.device, dtype: torch.dtype | None) -> tuple[Qwen3, Tensor]:
+def _language_model_config(folder: Path) -> Qwen3Config:
     stated = Qwen3Config.from_json(config.component_config(folder, config.LANGUAGE_MODEL))
     if stated.vocab_size < config.MIN_VOCABULARY:
         raise config.ConfigError(
             f"{config.LANGUAGE_MODEL} has {stated.vocab_size} tokens; the codes alone end at {config.MIN_VOCABULARY}"
         )
-    weights = _load(folder, config.LANGUAGE_MODEL, device, dtype)
-    head_name = "model.embed_tokens.weight" if stated.tie_word_embeddings else "lm_head.weight"
-    head = weights.get(head_name)
+    return stated
+
+
+def _head_name(stated: Qwen3Config) -> str:
+    return "model.embed_tokens.weight" if stated.tie_word_embeddings else "lm_head.weight"
+
+
+def _head_rows(weights: dict[str, Tensor], stated: Qwen3Config) -> Tensor:
+    """(1 + 16384, hidden): the head's rows of <|audio_end|> and of the codes."""
+    head = weights.get(_head_name(stated))
     if head is None or head.shape != (stated.vocab_size, stated.hidden_size):
-        raise CheckpointError(f"{config.LANGUAGE_MODEL}: {head_name} is missing, or not the shape that its config says")
+        raise CheckpointError(
+            f"{config.LANGUAGE_MODEL}: {_head_name(stated)} is missing, or not the shape that its config says"
+        )
+    return torch.cat((head[config.AUDIO_END, None], head[config.CODE_OFFSET : config.MIN_VOCABULARY]))
+
+
+def _load_language_model(
+    folder: Path, stated: Qwen3Config, device: torch.device, dtype: torch.dtype | None
+) -> tuple[Qwen3, Tensor]:
+    weights = _load(folder, config.LANGUAGE_MODEL, device, dtype)
+    head = _head_rows(weights, stated)
     if not stated.tie_word_embeddings:
         del weights["lm_head.weight"]
     prefix = "model."
@@ -193,7 +222,7 @@ def _load_language_model(folder: Path, device: torch.device, dtype: torch.dtype 
         backbone = Qwen3(stated)
     weights = {name.removeprefix(prefix): tensor for name, tensor in weights.items()}
     fill_module(backbone, weights, config.LANGUAGE_MODEL)
-    return backbone.fuse(), torch.cat((head[config.AUDIO_END, None], head[config.CODE_OFFSET : config.MIN_VOCABULARY]))
+    return backbone.fuse(), head
 
 
 def _load_depth_decoder(folder: Path, device: torch.device, dtype: torch.dtype | None) -> DepthDecoder:
