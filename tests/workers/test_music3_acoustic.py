@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -12,7 +13,13 @@ from broker_schemas.codec import Tensor, pack, unpack
 from tests.tiny_checkpoint import tiny_checkpoint
 from workers.models.family import Dropped
 from workers.models.minimax_music3 import config
-from workers.models.minimax_music3.acoustic import MusicAcoustic, load_acoustic
+from workers.models.minimax_music3.acoustic import (
+    MusicAcoustic,
+    Overlap,
+    load_acoustic,
+    load_module,
+    with_compiled_blocks,
+)
 from workers.models.minimax_music3.noise import solver_noise
 from workers.models.minimax_music3.resampler import resample, resampled_length
 
@@ -145,8 +152,9 @@ def test_overlaps_join_without_a_step(acoustic) -> None:
     assert steps[len(first) - 12 : len(first) + 12].max() <= np.quantile(steps, 0.9999)
 
 
+@pytest.mark.parametrize("frames", [57, 200])
 @pytest.mark.parametrize("step", range(STEPS))
-def test_dropped_between_any_two_steps(step: int, acoustic) -> None:
+def test_dropped_between_any_two_steps(step: int, frames: int, acoustic) -> None:
     asked = 0
 
     def check() -> None:
@@ -155,12 +163,86 @@ def test_dropped_between_any_two_steps(step: int, acoustic) -> None:
         if asked > step:
             raise Dropped
 
-    song = conditioning(57)
+    song = conditioning(frames)
+    before = window(acoustic, song, 0, {})[0]
     with pytest.raises(Dropped):
-        acoustic.window(song, index=0, last=True, seed=5, state={}, check=check)
+        acoustic.window(song, index=0, last=True, seed=6, state={}, check=check)
     assert asked == step + 1
-    first = window(acoustic, song, 0, {})[0]
-    assert first.tobytes() == window(acoustic, song, 0, {})[0].tobytes()
+    assert before.tobytes() == window(acoustic, song, 0, {})[0].tobytes()
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("frames", [57, 200])
+def test_solver_is_plain_euler_steps(frames: int, acoustic, device) -> None:
+    """One row at a time here, where the solver has both in one batch."""
+    transformer = load_module(tiny_checkpoint(), config.TRANSFORMER, torch.device(device), torch.float32)
+    condition = acoustic.condition(conditioning(frames), None)
+    noise = torch.from_numpy(solver_noise(5, 0, acoustic.latent_channels, condition.shape[1]))[None].to(device)
+    held = Overlap(0.3 * noise.flip(-1)[..., :40], condition[:, :40])
+    latents = noise.clone()
+    for step in range(STEPS):
+        now, then = (torch.tensor(number / STEPS, device=device) for number in (step, step + 1))
+        latents[..., :40] = (1.0 - (1.0 - 1e-6) * now) * noise[..., :40] + now * held.latents
+        guided, plain = (
+            transformer(latents, now.expand(1), encoding, return_dict=False)[0]
+            for encoding in (condition, torch.zeros_like(condition))
+        )
+        latents = latents + (then - now) * (plain + 1.7 * (guided - plain))
+    latents[..., :40] = held.latents
+    torch.testing.assert_close(acoustic.solve(condition, noise, held, never), latents, rtol=1e-4, atol=1e-4)
+
+
+@torch.inference_mode()
+def test_graph_and_calls_one_by_one_give_the_same_bytes(acoustic, device) -> None:
+    if device == "cpu":
+        pytest.skip("graphs are CUDA's: run with --device cuda")
+    plain = load_acoustic(tiny_checkpoint(), {"solver_steps": STEPS, "device": device, "cuda_graph": False})
+    for frames in (57, 200, 310, 430):
+        assert play(plain, conditioning(frames)) == play(acoustic, conditioning(frames))
+
+
+@torch.inference_mode()
+def test_a_graph_runs_beside_other_work_with_the_same_bytes(acoustic, device) -> None:
+    if device == "cpu":
+        pytest.skip("graphs are CUDA's: run with --device cuda")
+    song, stop = conditioning(430), threading.Event()
+    alone = play(acoustic, song)
+
+    def busy() -> None:
+        left = torch.randn(2048, 2048, device=device)
+        while not stop.is_set():
+            (left @ left).sum().item()
+
+    other = threading.Thread(target=busy)
+    other.start()
+    try:
+        assert play(acoustic, song) == alone
+        again = load_acoustic(tiny_checkpoint(), {"solver_steps": STEPS, "device": device})  # captured meanwhile
+        assert play(again, song) == alone
+    finally:
+        stop.set()
+        other.join()
+
+
+def test_compiled_blocks_share_the_weights_and_leave_the_module_alone() -> None:
+    transformer = load_module(tiny_checkpoint(), config.TRANSFORMER, torch.device("cpu"), torch.float32)
+    blocks = list(transformer.transformer_blocks)
+    compiled = with_compiled_blocks(transformer)
+    assert list(transformer.transformer_blocks) == blocks
+    assert all(hasattr(block, "_orig_mod") for block in compiled.transformer_blocks)
+    pointers = [{tensor.data_ptr() for tensor in module.parameters()} for module in (transformer, compiled)]
+    assert pointers[0] == pointers[1]
+
+
+@torch.inference_mode()
+def test_compiled_windows_are_close(acoustic, device) -> None:
+    if device == "cpu":
+        pytest.skip("compiling takes minutes on a CPU: run with --device cuda")
+    compiled = load_acoustic(tiny_checkpoint(), {"solver_steps": STEPS, "device": device, "compile": True})
+    song = conditioning(310)
+    assert play(compiled, song) == play(compiled, song)
+    ours, plain = (np.frombuffer(play(model, song), np.int16).astype(float) for model in (compiled, acoustic))
+    assert np.corrcoef(ours, plain)[0, 1] > 0.9999
 
 
 def test_no_flag_is_left_behind(acoustic) -> None:
@@ -174,6 +256,9 @@ def test_no_flag_is_left_behind(acoustic) -> None:
             torch.get_float32_matmul_precision(),
             torch.is_autocast_enabled("cpu"),
             torch.initial_seed(),
+            torch.backends.cudnn.benchmark,
+            torch.backends.cudnn.deterministic,
+            torch.backends.cudnn.conv.fp32_precision,
         )
 
     before = flags()
@@ -205,6 +290,11 @@ def test_refuses_what_is_not_this_window(acoustic) -> None:
     [
         ({"steps": 3}, "unknown acoustic settings: steps"),
         ({"dtype": "int8"}, "dtype must be one of float32, bfloat16"),
+        ({"dtype": "tf32"}, "dtype must be one of float32, bfloat16, got 'tf32'"),
+        ({"vocoder_dtype": "int8"}, "vocoder_dtype must be one of float32, tf32, bfloat16"),
+        ({"vocoder_dtype": "tf32"}, "vocoder_dtype: tf32 is for CUDA, and the device is cpu"),
+        ({"cuda_graph": True}, "cuda_graph: true is for CUDA, and the device is cpu"),
+        ({"compile": "yes"}, "compile must be true or false, got 'yes'"),
         ({"solver_steps": 0}, "solver_steps must be a whole number from 1"),
         ({"solver_steps": True}, "solver_steps must be a whole number from 1"),
     ],
@@ -214,10 +304,25 @@ def test_refuses_settings(settings: dict, message: str) -> None:
         load_acoustic(tiny_checkpoint(), settings)
 
 
-def test_bfloat16_state_is_exact() -> None:
-    acoustic = load_acoustic(tiny_checkpoint(), {"solver_steps": 2, "dtype": "bfloat16"})
+@pytest.mark.parametrize("vocoder", ["float32", "bfloat16"])
+def test_bfloat16_state_is_exact(vocoder: str, device) -> None:
+    rounded = {"dtype": "bfloat16", "vocoder_dtype": vocoder}
+    acoustic = load_acoustic(tiny_checkpoint(), {"solver_steps": 2, "device": device, **rounded})
     song = conditioning(250)
     assert play(acoustic, song, stored) == play(acoustic, song)
-    exact = load_acoustic(tiny_checkpoint(), {"solver_steps": 2})
+    exact = load_acoustic(tiny_checkpoint(), {"solver_steps": 2, "device": device})
     rough, fine = (np.frombuffer(play(model, song), np.int16).astype(float) for model in (acoustic, exact))
     assert np.corrcoef(rough, fine)[0, 1] > 0.99
+
+
+def test_bfloat16_is_the_transformers_alone(device) -> None:
+    """Latents are float32 between steps and in the state; of a window's time the transformer sees every bit."""
+    acoustic = load_acoustic(tiny_checkpoint(), {"solver_steps": 10, "device": device, "dtype": "bfloat16"})
+    _, state = window(acoustic, conditioning(250), 0, {})
+    latents = torch.from_numpy(state["latents"])
+    assert latents.dtype == torch.float32
+    assert not torch.equal(latents, latents.bfloat16().float())
+    exact = load_acoustic(tiny_checkpoint(), {"solver_steps": 10, "device": device})
+    _, fine = window(exact, conditioning(250), 0, {})
+    error = np.sqrt(np.mean((state["latents"] - fine["latents"]) ** 2) / np.mean(fine["latents"] ** 2))
+    assert 0 < error < 0.02

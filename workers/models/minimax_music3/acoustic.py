@@ -300,8 +300,9 @@ def load_module(
     with torch.device("meta"):
         module = kind.from_config(stated)
     stored = load_component(folder, component, device)
-    kept = (name for name in stored if exact and name.startswith(exact))
-    weights = {name: tensor.to(dtype) for name, tensor in stored.items()} | {name: stored[name].float() for name in kept}
+    weights = {
+        name: tensor.to(torch.float32 if exact and name.startswith(exact) else dtype) for name, tensor in stored.items()
+    }
     fill_module(module, weights, component)
     return module
 
