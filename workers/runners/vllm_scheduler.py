@@ -1,0 +1,329 @@
+"""Pairs as one: vLLM schedulers for which all rows of a job are a single thing.
+
+A job of R rows comes as R requests, marked by `extra_args = {"songline": {"job": name, "row": r, "rows": R}}`. Its rows
+are admitted, stepped, preempted and finished together, in equal chunks, so that all their counts agree at any moment.
+
+How a prompt is cut into chunks is a function of the settings and the job, never of the load: a chunk is what fits
+beside a decode in every other slot, or `long_prefill_token_threshold` if that is less. A prefill for which a step has
+no such room left waits, so a long prompt never stalls the frames of others. Jobs run in the order in which they came;
+memory is short for the youngest first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from vllm.config import VllmConfig
+from vllm.utils.math_utils import cdiv
+from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.interface import PauseState
+from vllm.v1.core.sched.output import NewRequestData, SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreEventType, EngineCoreOutput, EngineCoreOutputs
+from vllm.v1.kv_cache_interface import KVCacheConfig
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+
+from workers.runners.vllm_refusals import refuse_request, refuse_row, refuse_settings
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """The requests of one job, by row; None for a row that has not come yet."""
+
+    name: str
+    rows: list[Request | None]
+
+    @property
+    def complete(self) -> bool:
+        return None not in self.rows
+
+    @property
+    def first(self) -> Request:
+        """Speaks for all rows: their counts agree."""
+        return self.rows[0]
+
+
+@dataclass(slots=True)
+class Step:
+    """What one step is to run."""
+
+    spare: int  # tokens not yet given away
+    jobs: list[Job] = field(default_factory=list)
+    running: list[Request] = field(default_factory=list)
+    new: list[Request] = field(default_factory=list)
+    resumed: list[Request] = field(default_factory=list)
+    tokens: dict[str, int] = field(default_factory=dict)  # by request
+    blocks: dict[str, KVCacheBlocks] = field(default_factory=dict)  # newly given, by request
+
+
+def job_name(request: Request) -> str:
+    return request.sampling_params.extra_args["songline"]["job"]
+
+
+class PairScheduling:
+    """Mixed into one of vLLM's schedulers.
+
+    `additional_config["songline"]["resume_chunk"]`: a preempted job's prompt is computed again in the cuts of the first
+    time, and its frames so many tokens at a time, where a longer chunk gives other bits; as long as a prefill chunk if
+    not set.
+
+    Raises:
+        ValueError: at start-up for a setting under which pairs do not work, with what to set.
+    """
+
+    preempted_jobs: int  # so far
+
+    def __init__(self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, *args, **kwargs) -> None:
+        refuse_settings(vllm_config, kv_cache_config)
+        super().__init__(vllm_config, kv_cache_config, *args, **kwargs)
+        self.preempted_jobs = 0
+        self._resume_chunk: int | None = vllm_config.additional_config.get("songline", {}).get("resume_chunk")
+        self._jobs: dict[str, Job] = {}
+        self._in_flight: deque[list[Job]] = deque()  # the jobs of each step whose output is not in yet
+        self._hopeless: list[Job] = []  # too long for the whole cache
+
+    # --- coming and going ---------------------------------------------------------------------------------------------
+
+    def add_request(self, request: Request) -> None:
+        """Raises ValueError for a request that is no row, or does not go with its job's other rows."""
+        if request.request_id in self.requests:
+            raise ValueError(f"{request.request_id} is here already")
+        refuse_request(request, self.max_model_len, self.max_num_active_reqs)
+        mark = request.sampling_params.extra_args["songline"]
+        if (job := self._jobs.get(mark["job"])) is not None:
+            refuse_row(request, mark, job.rows)
+        super().add_request(request)
+
+    def _enqueue_waiting_request(self, request: Request) -> None:
+        """A job waits for admission once all its rows are here; till then they are known, but in no queue."""
+        mark = request.sampling_params.extra_args["songline"]
+        job = self._jobs.setdefault(mark["job"], Job(mark["job"], [None] * mark["rows"]))
+        job.rows[mark["row"]] = request
+        if job.complete:
+            self.waiting.extend(job.rows)
+
+    def finish_requests(self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus) -> list[Request]:
+        """Finish whole jobs, whichever of their rows are named."""
+        if request_ids is not None:
+            named = {request_ids} if isinstance(request_ids, str) else set(request_ids)
+            jobs = {job_name(self.requests[name]) for name in named if name in self.requests}
+            request_ids = [row.request_id for job in jobs for row in self._jobs[job].rows if row is not None]
+        return super().finish_requests(request_ids, finished_status)
+
+    def _free_request(self, request: Request, delay_free_blocks: bool = False):
+        self._jobs.pop(job_name(request), None)
+        return super()._free_request(request, delay_free_blocks)
+
+    # --- a step -------------------------------------------------------------------------------------------------------
+
+    def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
+        self.current_step += 1
+        self.kv_cache_manager.new_step_starts()
+        step = Step(spare=self.max_num_scheduled_tokens)
+        if self._pause_state != PauseState.PAUSED_ALL:
+            preempted = self._step_running(step)
+            # A runner cannot drop a row and take it back in one step.
+            if not preempted and self._pause_state == PauseState.UNPAUSED:
+                self._admit_waiting(step)
+        output = self._output_of(step)
+        self._in_flight.append(step.jobs)
+        self._update_after_schedule(output)
+        return output
+
+    def _step_running(self, step: Step) -> bool:
+        """Give each running job its chunk, oldest first; whether any was preempted for it.
+
+        The tokens of the decodes are set aside before any prefill gets some. Who is preempted is younger than all that
+        were given theirs, so nothing is taken back.
+        """
+        chunks = {job: self._next_chunk(job) for job in self._running_jobs()}
+        decoding = sum(len(job.rows) for job, chunk in chunks.items() if chunk == 1)
+        step.spare -= decoding
+        preempted_before = self.preempted_jobs
+        for job, chunk in chunks.items():
+            if job.first.status != RequestStatus.RUNNING:
+                break  # it made room, and so did all after it
+            is_short = chunk > 1 and chunk * len(job.rows) > step.spare
+            if chunk == 0 or is_short or not self._make_room(job, chunk):
+                continue
+            if chunk > 1:
+                step.spare -= chunk * len(job.rows)
+            self._give(step, job, chunk)
+            step.running += job.rows
+        return self.preempted_jobs > preempted_before
+
+    def _admit_waiting(self, step: Step) -> None:
+        """Admit jobs in their order, as long as the next one fits."""
+        while self.waiting:
+            job = self._jobs[job_name(self.waiting.peek_request())]
+            chunk = self._next_chunk(job)
+            has_slots = len(self.running) + len(job.rows) <= self.max_num_active_reqs
+            # What a preempted job drew last is not known yet: it comes with the output of a step in flight.
+            is_behind = any(row.num_stale_output_tokens for row in job.rows)
+            if not has_slots or is_behind or chunk * len(job.rows) > step.spare:
+                return
+            if self._blocks_to_hold(job) + self._reserve(job) > self._blocks_left:
+                if not self.running:
+                    self._hopeless.append(job)
+                return
+            step.spare -= chunk * len(job.rows)
+            self._admit(step, job)
+            self._give(step, job, chunk)
+
+    def _admit(self, step: Step, job: Job) -> None:
+        now = time.monotonic()
+        for row in job.rows:
+            self.waiting.pop_request()
+            self.running.append(row)
+            (step.new if row.status == RequestStatus.WAITING else step.resumed).append(row)
+            row.status = RequestStatus.RUNNING
+            if row.prefill_stats is not None and not row.num_preemptions:
+                row.prefill_stats.set(row.num_prompt_tokens, num_local_cached_tokens=0, num_external_cached_tokens=0)
+            if self.log_stats:
+                row.record_event(EngineCoreEventType.SCHEDULED, now)
+
+    def _give(self, step: Step, job: Job, chunk: int) -> None:
+        """The job's part in the step; its blocks are known to be there."""
+        step.jobs.append(job)
+        for row in job.rows:
+            step.blocks[row.request_id] = self.kv_cache_manager.allocate_slots(row, chunk)
+            step.tokens[row.request_id] = chunk
+
+    def _next_chunk(self, job: Job) -> int:
+        """Tokens that each row is to compute next; 0 when its last ones are in flight."""
+        row, rows = job.first, len(job.rows)
+        computed, in_flight = row.num_computed_tokens, row.num_output_placeholders
+        if in_flight and computed - in_flight + 2 >= row.num_prompt_tokens + row.max_tokens:
+            return 0
+        left = min(row.num_tokens + in_flight - computed, self.max_model_len - 1 - computed)
+        if self._resume_chunk and computed >= row.num_prompt_tokens:
+            return min(left, self._resume_chunk)
+        if self._resume_chunk:
+            left = min(left, row.num_prompt_tokens - computed)
+        return min(left, self._prefill_chunk(rows))
+
+    def _prefill_chunk(self, rows: int) -> int:
+        share = (self.max_num_scheduled_tokens - self.max_num_active_reqs + rows) // rows
+        return min(share, self.scheduler_config.long_prefill_token_threshold or share)
+
+    # --- memory -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _blocks_left(self) -> int:
+        return self.kv_cache_manager.block_pool.get_num_free_blocks()
+
+    def _blocks_between(self, job: Job, tokens: int) -> int:
+        """Blocks that the job needs, over those it has, to hold `tokens` in each row."""
+        held = cdiv(job.first.num_computed_tokens, self.block_size)
+        return len(job.rows) * max(0, cdiv(tokens, self.block_size) - held)
+
+    def _blocks_to_hold(self, job: Job) -> int:
+        return self._blocks_between(job, job.first.num_tokens)
+
+    def _reserve(self, newcomer: Job) -> int:
+        """Blocks that the running jobs will want while a newcomer catches up, at least one for each row.
+
+        A newcomer that took these would be preempted before it drew a frame.
+        """
+        row = newcomer.first
+        frames_at_once = self._resume_chunk or self._prefill_chunk(len(newcomer.rows))
+        steps = cdiv(row.num_prompt_tokens, self._prefill_chunk(len(newcomer.rows)))
+        steps += cdiv(row.num_output_tokens, frames_at_once)
+        wanted = 0
+        for job in self._running_jobs():
+            now = max(job.first.num_tokens, job.first.num_computed_tokens)
+            end = job.first.num_prompt_tokens + job.first.max_tokens
+            wanted += max(len(job.rows), self._blocks_between(job, min(now + steps, end)))
+        return wanted
+
+    def _make_room(self, job: Job, chunk: int) -> bool:
+        """Preempt the youngest jobs until there are blocks for the chunk; False if the job had to go itself."""
+        while self._blocks_between(job, job.first.num_computed_tokens + chunk) > self._blocks_left:
+            youngest = self._jobs[job_name(self.running[-1])]
+            if youngest is job and len(self.running) == len(job.rows):
+                self._hopeless.append(job)
+                return False
+            self._preempt(youngest)
+            if youngest is job:
+                return False
+        return True
+
+    def _preempt(self, job: Job) -> None:
+        self.preempted_jobs += 1
+        now = time.monotonic()
+        for row in reversed(job.rows):  # each goes to the front of the queue
+            self.running.remove(row)
+            self._preempt_request(row, now)
+
+    def _running_jobs(self) -> list[Job]:
+        """Oldest first."""
+        return [self._jobs[name] for name in dict.fromkeys(map(job_name, self.running))]
+
+    # --- to the runner and back ---------------------------------------------------------------------------------------
+
+    def _output_of(self, step: Step) -> SchedulerOutput:
+        """What the model runners read; the rest of vLLM's fields belong to what is refused at start-up."""
+        if self.use_v2_model_runner:  # it has dropped the preempted rows, and takes them back as new ones
+            step.new += step.resumed
+            step.resumed = []
+        new = [
+            NewRequestData.from_request(
+                row,
+                step.blocks[row.request_id].get_block_ids(),
+                row._all_token_ids if self.use_v2_model_runner else None,
+            )
+            for row in step.new
+        ]
+        cached = self._make_cached_request_data(step.running, step.resumed, step.tokens, {}, step.blocks)
+        if not self.use_v2_model_runner:
+            self.prev_step_scheduled_req_ids.clear()
+            self.prev_step_scheduled_req_ids.update(step.tokens)
+        return SchedulerOutput(
+            scheduled_new_reqs=new,
+            scheduled_cached_reqs=cached,
+            num_scheduled_tokens=step.tokens,
+            total_num_scheduled_tokens=sum(step.tokens.values()),
+            scheduled_spec_decode_tokens={},
+            scheduled_encoder_inputs={},
+            free_encoder_mm_hashes=[],
+            finished_req_ids=self.finished_req_ids,
+            preempted_req_ids=self.reset_preempted_req_ids,
+            new_block_ids_to_zero=self._get_new_block_ids_to_zero(),
+        )
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> dict[int, EngineCoreOutputs]:
+        """Raises RuntimeError if a runner gave the rows of a job different tokens."""
+        # A job that was dropped and has come back under its name does not get what its former rows drew.
+        jobs = [job for job in self._in_flight.popleft() if self._jobs.get(job.name) is job]
+        tokens = scheduler_output.num_scheduled_tokens
+        tokens = {row.request_id: tokens[row.request_id] for job in jobs for row in job.rows}
+        outputs = super().update_from_output(
+            replace(scheduler_output, num_scheduled_tokens=tokens), model_runner_output
+        )
+        for job in jobs:
+            if len({(row.num_tokens, row.is_finished()) for row in job.rows}) > 1:
+                raise RuntimeError(f"the rows of job {job.name} parted: a runner must give all of them the same token")
+        self._fail_hopeless(outputs)
+        return outputs
+
+    def _fail_hopeless(self, outputs: dict[int, EngineCoreOutputs]) -> None:
+        ids = [row.request_id for job in self._hopeless if self._jobs.get(job.name) is job for row in job.rows]
+        self._hopeless.clear()
+        for row in self.finish_requests(ids, RequestStatus.FINISHED_ERROR):
+            output = EngineCoreOutput(row.request_id, new_token_ids=[], finish_reason=row.get_finished_reason())
+            outputs.setdefault(row.client_index, EngineCoreOutputs()).outputs.append(output)
+
+
+class PairScheduler(PairScheduling, Scheduler):
+    """For engines that know a step's tokens before the next one begins."""
+
+
+class AsyncPairScheduler(PairScheduling, AsyncScheduler):
+    """For engines that begin a step before the tokens of the one before are known."""
