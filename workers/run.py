@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
 
@@ -13,7 +14,7 @@ from broker_schemas import keys
 from broker_schemas.connection import Broker
 from workers.acoustic.worker import AcousticWorker
 from workers.checkpoints import weights_digest
-from workers.models.family import AcousticModel, TalkerModel, load_family
+from workers.models.family import AcousticModel, Family, TalkerModel, load_family
 from workers.owning import Ownership, worker_name
 from workers.profile import profile
 from workers.runners.torch_runner import TorchRunner
@@ -44,17 +45,35 @@ class LoadedAcoustic:
 def load_talker(settings: Settings) -> LoadedTalker:
     """Raises BadSettings, and the checkpoint loader's errors."""
     family, talker = load_family(settings.family), settings.talker
-    if talker.model_runner != "torch":
-        raise BadSettings(f"talker.model_runner {talker.model_runner!r} is not known here: use torch")
     torch.set_num_threads(talker.threads)
-    model = family.talker(settings.checkpoint, {"max_jobs": talker.max_jobs, **talker.options})
+    load = _load_torch if talker.model_runner == "torch" else _load_vllm
+    model, runner = load(family, settings)
+    weights = weights_digest(settings.checkpoint, family.talker_components)
+    facts = {"family": family.name, "weights": weights, "runner": runner.profile(), "options": talker.options}
+    return LoadedTalker(model, runner, profile(keys.TALKER, **facts))
+
+
+def _load_torch(family: Family, settings: Settings) -> tuple[TalkerModel, Runner]:
+    talker = settings.talker
+    model = family.talker(settings.checkpoint, {"max_jobs": talker.max_jobs, **talker.options}, None)
     runner = TorchRunner(
         model, max_jobs=talker.max_jobs, max_model_len=min(talker.max_model_len, model.context),
         prefill_chunk=talker.prefill_chunk,
     )  # fmt: skip
-    weights = weights_digest(settings.checkpoint, family.talker_components)
-    facts = {"family": family.name, "weights": weights, "runner": runner.profile(), "options": talker.options}
-    return LoadedTalker(model, runner, profile(keys.TALKER, **facts))
+    return model, runner
+
+
+def _load_vllm(family: Family, settings: Settings) -> tuple[TalkerModel, Runner]:
+    from workers.runners.vllm_runner import VllmRunner
+
+    if find_spec("vllm") is None:
+        runner = settings.talker.model_runner
+        raise BadSettings(
+            f"talker.model_runner {runner} needs vLLM, which is not installed: pip install 'songline[vllm]' on a GPU "
+            "(docs/vllm.md for the CPU), or set talker.model_runner to torch"
+        )
+    runner = VllmRunner(family, settings.checkpoint, settings.talker)
+    return runner.model, runner
 
 
 def load_acoustic(settings: Settings) -> LoadedAcoustic:

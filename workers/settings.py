@@ -13,6 +13,7 @@ from broker_schemas import keys
 from workers.models.family import Family, load_family
 
 DEPLOY = Path(__file__).parent / "deploy"
+MODEL_RUNNERS = ("torch", "v1", "v2")
 
 
 class BadSettings(ValueError):
@@ -21,13 +22,22 @@ class BadSettings(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class TalkerSettings:
-    model_runner: str = "torch"
+    model_runner: str = "torch"  # torch, or vLLM's Model Runner: v1 | v2
     max_jobs: int = 16  # songs at once; each takes the model's rows (two where it is guided)
     max_model_len: int = 10240  # positions of a row: prompt and frames
-    prefill_chunk: int = 64  # prompt tokens computed at a time
+    prefill_chunk: int = 64  # prompt tokens that a row computes at a time
     threads: int = 1
     ready_limit: int = 32  # jobs that may wait for, or be in, the acoustic stage; over it the talker admits no more
     options: dict[str, Any] = field(default_factory=dict)  # the family's own
+
+    # For vLLM alone.
+    max_num_batched_tokens: int | None = None  # of one step; by default one decode of all rows and one chunk of a job's
+    gpu_memory_utilization: float = 0.9  # the part of the card that weights, cache and graphs may take
+    num_gpu_blocks: int | None = None  # blocks of the key-value cache, where not as many as fit
+    kv_cache_gib: float | None = None  # its size, where not what is left; 1 on the CPU
+    batch_invariant: bool = False  # vLLM's own batch-invariant kernels
+    exclusive_prefill: bool = True  # a step prefills one job, or decodes: its shape is never the load's
+    compilation: dict[str, Any] = field(default_factory=dict)  # vLLM's compilation_config, over what is set here
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,29 +162,57 @@ def _section(kind: type, values: dict[str, Any], name: str) -> Any:
     for key, value in values.items():
         if key not in known:
             raise BadSettings(f"unknown key {name}.{key}: known are {', '.join(sorted(known))}")
-        default = known[key].default
-        number = isinstance(default, (int, float)) and not isinstance(default, bool)
-        if number and (isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf):
-            raise BadSettings(f"{name}.{key} must be a number over 0, got {value!r}")
-        if isinstance(default, int) and not isinstance(default, bool) and value != int(value):
-            raise BadSettings(f"{name}.{key} must be a whole number, got {value!r}")
-        if isinstance(default, str) and not isinstance(value, str):
-            raise BadSettings(f"{name}.{key} must be a string, got {value!r}")
-        if key == "options" and not isinstance(value, dict):
-            raise BadSettings(f"{name}.options must be a map, got {value!r}")
+        if value is None and known[key].default is None:
+            continue
+        _check_type(f"{name}.{key}", known[key].type.removesuffix(" | None"), value)
     return kind(**values)
 
 
+def _check_type(name: str, wanted: str, value: Any) -> None:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if wanted in ("int", "float") and not (number and 0 < value < math.inf):
+        raise BadSettings(f"{name} must be a number over 0, got {value!r}")
+    if wanted == "int" and value != int(value):
+        raise BadSettings(f"{name} must be a whole number, got {value!r}")
+    if wanted == "str" and not isinstance(value, str):
+        raise BadSettings(f"{name} must be a string, got {value!r}")
+    if wanted == "bool" and not isinstance(value, bool):
+        raise BadSettings(f"{name} must be true or false, got {value!r}")
+    if wanted.startswith("dict") and not isinstance(value, dict):
+        raise BadSettings(f"{name} must be a map, got {value!r}")
+
+
 def _check_budgets(settings: Settings, family: Family) -> None:
-    budget, rows = settings.acoustic.max_num_batched_tokens, settings.acoustic.max_num_seqs
-    if budget is None:
-        return
-    if isinstance(budget, bool) or not isinstance(budget, int):
-        raise BadSettings(f"acoustic.max_num_batched_tokens must be a whole number, got {budget!r}")
+    _check_windows(settings.acoustic, family)
+    _check_steps(settings.talker, family)
+
+
+def _check_windows(acoustic: AcousticSettings, family: Family) -> None:
     a_row = family.plan.longest_span * family.codebooks
-    if budget < rows * a_row:
+    budget, needed = acoustic.max_num_batched_tokens, acoustic.max_num_seqs * a_row
+    if budget is not None and budget < needed:
         raise BadSettings(
-            f"acoustic.max_num_batched_tokens is {budget}, and {rows} rows need {rows * a_row}: a span covers up to "
-            f"{family.plan.longest_span} frames of {family.codebooks} codes, and a window is never split; "
-            f"set it to {rows * a_row} or more"
+            f"acoustic.max_num_batched_tokens is {budget}, and {acoustic.max_num_seqs} rows need {needed}: a span "
+            f"covers up to {family.plan.longest_span} frames of {family.codebooks} codes, and a window is never split; "
+            f"set it to {needed} or more"
         )
+
+
+def _check_steps(talker: TalkerSettings, family: Family) -> None:
+    if talker.model_runner not in MODEL_RUNNERS:
+        raise BadSettings(
+            f"talker.model_runner {talker.model_runner!r} is not known: use one of {', '.join(MODEL_RUNNERS)}"
+        )
+    budget, needed = talker.max_num_batched_tokens, step_tokens(talker, family)
+    if budget is not None and budget < needed:
+        raise BadSettings(
+            f"talker.max_num_batched_tokens is {budget}, and a step needs {needed}: {talker.max_jobs} jobs of "
+            f"{family.rows} rows, and the chunks of {talker.prefill_chunk} tokens of a job that is prefilled; set it to "
+            f"{needed} or more, or lower talker.max_jobs or talker.prefill_chunk"
+        )
+
+
+def step_tokens(talker: TalkerSettings, family: Family) -> int:
+    """The fewest tokens that a step's budget may have: a decode of every row, and a chunk for each row of one job."""
+    decode, prefill = family.rows * talker.max_jobs, family.rows * talker.prefill_chunk
+    return max(decode, prefill) if talker.exclusive_prefill else decode + prefill

@@ -145,6 +145,7 @@ class Family:
     name: str
     plan: WindowPlan
     codebooks: int
+    rows: int  # of a job in the talker's batch
     talker_components: tuple[str, ...]  # folders of the checkpoint that the talker reads
     acoustic_components: tuple[str, ...]
     sizes: tuple[str, ...]  # of the random checkpoints that it can make

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from workers.models.family import Drawing, Draws, TalkerModel
 from workers.talker.frames import FrameHistory
-from workers.talker.rows import DoesNotFit, RowSlots
+from workers.talker.rows import RowSlots, fit
 
 
 @dataclass(slots=True)
@@ -109,15 +109,13 @@ class TorchRunner:
         """Bind rows to a job; its prefill begins with the next step.
 
         Raises:
-            DoesNotFit: prompt and frames need more positions than a row has.
+            DoesNotFit: the prompt leaves no position for a frame.
             NoFreeRows: every slot is taken.
             ValueError: the prompts are not the model's rows of one length.
         """
         if len(prompts) != self._model.rows or not prompts[0] or len({len(prompt) for prompt in prompts}) != 1:
             raise ValueError(f"a job needs {self._model.rows} prompts of one length")
-        needed = len(prompts[0]) + history.max_frames + history.lead
-        if needed > self._max_model_len:
-            raise DoesNotFit(f"{history.job} needs {needed} positions; max_model_len is {self._max_model_len}")
+        fit(history, len(prompts[0]), self._max_model_len)
         prompt = torch.tensor(prompts, device=self._device)
         self._songs[history.job] = Song(history, self._slots.bind(history), prompt)
 

@@ -19,6 +19,21 @@ class NoFreeRows(RuntimeError):
     """Every slot is taken: free a job first."""
 
 
+def fit(history: FrameHistory, prompt_tokens: int, positions: int) -> None:
+    """Bound a song by the positions that its rows have: it ends there, with reason "length", as by its frame budget.
+
+    Raises:
+        DoesNotFit: not even one frame would fit.
+    """
+    room = positions - prompt_tokens - history.lead
+    if room < 1:
+        raise DoesNotFit(
+            f"{history.job} has a prompt of {prompt_tokens} tokens, which leaves no room for frames: max_model_len is "
+            f"{positions}"
+        )
+    history.max_frames = min(history.max_frames, room)
+
+
 class RowSlots:
     """`max_jobs` slots of `rows` rows each."""
 

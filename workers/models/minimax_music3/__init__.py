@@ -41,6 +41,7 @@ FAMILY = Family(
     name=config.MODEL,
     plan=config.PLAN,
     codebooks=config.CODEBOOKS,
+    rows=config.ROWS,
     talker_components=(*config.TALKER_COMPONENTS, config.TOKENIZER),
     acoustic_components=(*config.ACOUSTIC_COMPONENTS, config.SCHEDULER),
     sizes=("tiny", "true"),

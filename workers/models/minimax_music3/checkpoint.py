@@ -47,7 +47,7 @@ _TINY = Size(
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
-        "head_dim": 16,
+        "head_dim": 32,  # the least that vLLM has on the CPU
     },
     depth_decoder={"hidden_size": 64, "num_layers": 2, "num_attention_heads": 4, "intermediate_size": 128},
     condition_encoder={"condition_hidden_dim": 64, "out_dim": 32},

@@ -1,0 +1,15 @@
+"""What vLLM reads from the environment, and must find there before it is first imported."""
+
+from __future__ import annotations
+
+import os
+
+
+def prepare_environment(model_runner: str, *, batch_invariant: bool) -> None:
+    """Set what this process's engine needs; what an operator has set otherwise stays, where nothing depends on it."""
+    os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1" if model_runner == "v2" else "0"
+    os.environ["VLLM_BATCH_INVARIANT"] = "1" if batch_invariant else "0"
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")

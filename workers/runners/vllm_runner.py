@@ -1,0 +1,225 @@
+"""vLLM as a talker's engine: paged keys and values, continuous batching, CUDA graphs; Model Runner V1 or V2.
+
+The engine runs in this process. A job is as many of its requests as the model has rows; what they draw never passes
+through it, but comes from `VllmTalker`.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from workers.models.family import Family, TalkerModel
+from workers.runners.vllm_environment import prepare_environment
+from workers.settings import BadSettings, TalkerSettings, step_tokens
+from workers.talker.frames import FrameHistory
+from workers.talker.rows import fit
+
+
+class VllmRunner:
+    """Implements `workers.talker.worker.Runner`.
+
+    Args:
+        checkpoint: its folder; the engine reads the family's backbone in it.
+
+    Raises:
+        BadSettings: the settings cannot be served; says what to change.
+    """
+
+    def __init__(self, family: Family, checkpoint: Path, settings: TalkerSettings) -> None:
+        self.steps = 0
+        self._rows = family.rows
+        self._settings = settings
+        self._device = settings.options.get("device", "cpu")
+        self._config = self._engine_config(family, checkpoint)
+        self._client = self._start()
+        self._core = self._client.engine_core
+        [model] = self._core.model_executor.collective_rpc(lambda worker: worker.get_model())
+        self.talker = model.talker
+        self._stream = torch.cuda.current_stream() if self._cuda else None
+        self._check_room()
+
+    # --- starting -----------------------------------------------------------------------------------------------------
+
+    def _engine_config(self, family: Family, checkpoint: Path) -> Any:
+        settings = self._settings
+        prepare_environment(settings.model_runner, batch_invariant=settings.batch_invariant)
+        from vllm.engine.arg_utils import EngineArgs
+
+        from workers.runners import vllm_model
+
+        vllm_model.register()
+        cuda = self._cuda
+        scheduler = "AsyncPairScheduler" if cuda else "PairScheduler"
+        arguments: dict[str, Any] = {
+            "model": str(checkpoint / family.backbone),
+            "skip_tokenizer_init": True,
+            "hf_overrides": {"architectures": [vllm_model.ARCHITECTURE]},
+            "dtype": settings.options.get("dtype", "auto" if cuda else "float32"),
+            "max_model_len": settings.max_model_len,
+            "max_num_seqs": self._decode_rows,
+            "max_num_batched_tokens": settings.max_num_batched_tokens or step_tokens(settings, family),
+            "long_prefill_token_threshold": settings.prefill_chunk,
+            "enable_prefix_caching": False,
+            "enable_chunked_prefill": True,
+            "async_scheduling": cuda,
+            "scheduler_cls": f"workers.runners.vllm_scheduler.{scheduler}",
+            "num_gpu_blocks_override": settings.num_gpu_blocks,
+            "gpu_memory_utilization": settings.gpu_memory_utilization,
+            "disable_log_stats": True,
+            "compilation_config": self._compilation(),
+            "additional_config": {
+                vllm_model.CONFIG: {
+                    "family": family.name,
+                    "checkpoint": str(checkpoint),
+                    "options": settings.options,
+                    "max_jobs": settings.max_jobs,
+                    "least_tokens": self._decode_rows,
+                    "resume_chunk": 1,
+                    "exclusive_prefill": settings.exclusive_prefill,
+                }
+            },
+        }
+        if cuda:
+            # One split of the keys in any batch: how many there are would change the bits.
+            arguments["attention_config"] = {"backend": "FLASH_ATTN", "flash_attn_max_num_splits_for_cuda_graph": 1}
+        if settings.kv_cache_gib or not cuda:
+            arguments["kv_cache_memory_bytes"] = int((settings.kv_cache_gib or 1.0) * 2**30)
+        if settings.model_runner == "v1":
+            worker = "TalkerWorker" if cuda else "CpuTalkerWorker"
+            arguments["worker_cls"] = f"workers.runners.vllm_v1.{worker}"
+        return EngineArgs(**arguments).create_engine_config()
+
+    @property
+    def _cuda(self) -> bool:
+        return self._device.startswith("cuda")
+
+    @property
+    def _decode_rows(self) -> int:
+        return self._rows * self._settings.max_jobs
+
+    def _compilation(self) -> dict[str, Any]:
+        """No compiler, vLLM's own kernels, and one graph: every decode step is padded to all rows."""
+        stated = self._settings.compilation
+        if not self._cuda:
+            return {"mode": 0, "cudagraph_mode": "NONE", "custom_ops": ["none"], **stated}
+        graph = {"cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [self._decode_rows]}
+        return {"mode": 0, "custom_ops": ["all"], **graph, **stated}
+
+    def _start(self) -> Any:
+        from vllm.v1.engine.core_client import InprocClient
+        from vllm.v1.executor.uniproc_executor import UniProcExecutor
+
+        return InprocClient(self._config, UniProcExecutor, log_stats=False)
+
+    def _check_room(self) -> None:
+        cache = self._config.cache_config
+        block, blocks = cache.block_size, cache.num_gpu_blocks - 1  # the engine keeps one for itself
+        needed = self._rows * -(-self._settings.max_model_len // block)
+        if blocks < needed:
+            fits = blocks // self._rows * block
+            raise BadSettings(
+                f"the key-value cache has {blocks} blocks of {block} positions, and a song of talker.max_model_len "
+                f"{self._settings.max_model_len} positions in {self._rows} rows needs {needed}: give the talker more "
+                f"memory (gpu_memory_utilization, kv_cache_gib, num_gpu_blocks), or set max_model_len to at most {fits}"
+            )
+
+    # --- the Runner protocol ------------------------------------------------------------------------------------------
+
+    @property
+    def model(self) -> TalkerModel:
+        """The family's part of the talker; the backbone is the engine's."""
+        return self.talker.model
+
+    @property
+    def free_jobs(self) -> int:
+        return self.talker.free_jobs
+
+    @property
+    def idle(self) -> bool:
+        return self.talker.idle
+
+    @property
+    def preemptions(self) -> int:
+        """How many times a song lost its memory to an older one, so far."""
+        return self._core.scheduler.preempted_jobs
+
+    def admit(self, history: FrameHistory, prompts: list[list[int]]) -> None:
+        """Bind rows to a job; its prefill begins with the next step.
+
+        Raises: see `TorchRunner.admit`.
+        """
+        if len(prompts) != self._rows or not prompts[0] or len({len(prompt) for prompt in prompts}) != 1:
+            raise ValueError(f"a job needs {self._rows} prompts of one length")
+        fit(history, len(prompts[0]), self._settings.max_model_len)
+        with torch.cuda.stream(self._stream):
+            self.talker.bind(history, len(prompts[0]))
+        for row, prompt in enumerate(prompts):
+            self._client.add_request(self._request(history, row, prompt))
+
+    def _request(self, history: FrameHistory, row: int, prompt: list[int]) -> Any:
+        from vllm import SamplingParams
+        from vllm.v1.engine import EngineCoreRequest
+
+        from workers.runners.vllm_talker import END, request_id
+
+        return EngineCoreRequest(
+            request_id=request_id(history.job, row),
+            prompt_token_ids=prompt,
+            mm_features=None,
+            sampling_params=SamplingParams(
+                max_tokens=history.max_frames + history.lead,
+                ignore_eos=True,
+                stop_token_ids=[END],
+                detokenize=False,
+                extra_args={"songline": {"job": history.job, "row": row, "rows": self._rows}},
+            ),
+            pooling_params=None,
+            arrival_time=time.time(),
+            lora_request=None,
+            cache_salt=None,
+            data_parallel_rank=None,
+        )
+
+    def free(self, job: str) -> int:
+        """Give the job's rows back, all at once; how many there were."""
+        from workers.runners.vllm_talker import request_id
+
+        self._client.abort_requests([request_id(job, row) for row in range(self._rows)])
+        return self.talker.release(job)
+
+    def step(self) -> list[FrameHistory]:
+        """One step of the engine; the jobs whose draws have reached the host since the last."""
+        self.steps += 1
+        with torch.cuda.stream(self._stream):
+            for output in self._client.get_output().outputs:
+                if output.finish_reason is not None and str(output.finish_reason) == "error":
+                    raise RuntimeError(f"the engine gave {output.request_id} up: it found no memory for it")
+            return self.talker.arrived()
+
+    def profile(self) -> dict[str, Any]:
+        """All that the bits of its output depend on, besides the weights and the machine."""
+        import vllm
+
+        settings, config = self._settings, self._config
+        return {
+            "runner": f"vllm-{settings.model_runner}",
+            "vllm": vllm.__version__,
+            "dtype": str(config.model_config.dtype),
+            "device": torch.cuda.get_device_name() if self._cuda else self._device,
+            "max_jobs": settings.max_jobs,
+            "max_model_len": settings.max_model_len,
+            "prefill_chunk": settings.prefill_chunk,
+            "max_num_batched_tokens": config.scheduler_config.max_num_batched_tokens,
+            "block_size": config.cache_config.block_size,
+            "compilation": self._compilation(),
+            "batch_invariant": settings.batch_invariant,
+            "exclusive_prefill": settings.exclusive_prefill,
+        }
+
+    def close(self) -> None:
+        """Give the engine's memory back."""
+        self._client.shutdown()

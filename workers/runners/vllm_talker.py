@@ -1,0 +1,284 @@
+"""The talker inside vLLM's engine: what comes before and after each forward, the same for both model runners.
+
+Before a forward, every token's embedding is laid into one persistent buffer, by its position alone: a prompt token's by
+its id, a later position's by the draw that it follows. So a song may be prefilled, stepped, preempted and taken up again
+in any order of steps. After it, the rows' newest hidden states are laid into job slots, and one draw runs for all slots
+at one padded shape, on CUDA as one graph. What was drawn stays on the device for the next step, and reaches the host by
+copies that no step waits for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from workers.models.family import Drawing, TalkerModel
+from workers.runners.frame_copies import Arrived, FrameCopies
+from workers.runners.uploads import Uploads
+from workers.talker.frames import FrameHistory
+from workers.talker.rows import RowSlots
+
+# What the engine is told a row has sampled. It sees no codes: only whether the song goes on.
+FRAME, END = 0, 1
+
+
+class OutOfStep(RuntimeError):
+    """The engine ran a job's rows in a way that the scheduler rules out: its output cannot be trusted."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRows:
+    """The rows of one engine step, in the batch's order.
+
+    requests: their ids. computed: (n,) positions that each had before. scheduled: (n,) positions that it gets. samples:
+    (n,) bool, whether its newest position is to be drawn from.
+    """
+
+    requests: list[str]
+    computed: np.ndarray
+    scheduled: np.ndarray
+    samples: np.ndarray
+
+
+@dataclass(slots=True, eq=False)
+class Song:
+    """A job's place in the engine."""
+
+    history: FrameHistory
+    slot: int
+    prompt_tokens: int
+    launched: int = 0  # draws that the device was told to make; their codes are on the device
+
+
+def request_id(job: str, row: int) -> str:
+    """The engine's name for a row of a job."""
+    return f"{job}/{row}"
+
+
+class VllmTalker:
+    """Songs in the engine, their codes, and the draw.
+
+    Args:
+        max_jobs: job slots.
+        max_tokens: the most tokens of one step.
+        max_draws: the most draws of one song.
+        hidden_size: of the backbone.
+        graph: run the draw as a CUDA graph.
+    """
+
+    def __init__(
+        self,
+        model: TalkerModel,
+        *,
+        max_jobs: int,
+        max_tokens: int,
+        max_draws: int,
+        hidden_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        graph: bool,
+    ) -> None:
+        self.model = model
+        self._max_jobs = max_jobs
+        self._max_draws = max_draws
+        self._device = device
+        self._slots = RowSlots(max_jobs, model.rows)
+        self._songs: dict[str, Song] = {}
+        self._rows: dict[str, tuple[Song, int]] = {}  # by request id
+        self._uploads = Uploads(device)
+        self._copies = FrameCopies(device)
+
+        def zeros(*shape: int, of: torch.dtype) -> Tensor:
+            return torch.zeros(shape, dtype=of, device=device)
+
+        self.embeds = zeros(max_tokens, hidden_size, of=dtype)  # the forward's input
+        # Rows without a job, and draws that nobody makes, go to one place more than there are.
+        self._hidden = zeros(model.rows * max_jobs + 1, hidden_size, of=dtype)
+        self._codes = zeros(max_jobs, max_draws + 1, model.codebooks, of=torch.int64)
+        self._signals = zeros(max_jobs + 1, of=torch.int64)
+        self._next = zeros(max_jobs, hidden_size, of=dtype)  # each slot's embedding after its newest draw
+        self._seeds = zeros(max_jobs, of=torch.int64)
+        self._forced = zeros(max_jobs, of=torch.int64)  # draws below this one are repeated
+        self._draws = zeros(max_jobs, of=torch.int64)
+        self._all = torch.arange(max_jobs, device=device)
+        self._frame_codes = zeros(max_jobs, model.codebooks, of=torch.int16)
+        self._frame_ended = zeros(max_jobs, of=torch.bool)
+        self._frame_conditioning: Tensor | None = None
+        self._graph = self._captured() if graph else None
+
+    # --- songs --------------------------------------------------------------------------------------------------------
+
+    @property
+    def free_jobs(self) -> int:
+        return self._slots.free
+
+    @property
+    def idle(self) -> bool:
+        return not self._songs
+
+    @torch.inference_mode()
+    def bind(self, history: FrameHistory, prompt_tokens: int) -> None:
+        """Give a job its slot; codes that it has to repeat go to the device. Raises NoFreeRows, ValueError."""
+        song = Song(history, self._slots.bind(history), prompt_tokens)
+        self._songs[history.job] = song
+        for row in range(self.model.rows):
+            self._rows[request_id(history.job, row)] = song, row
+        self._seeds[song.slot] = history.request.seed
+        self._forced[song.slot] = len(history.forced)
+        if len(history.forced):
+            codes = torch.from_numpy(history.forced.astype("int64")).to(self._device)
+            self._codes[song.slot, : len(codes)] = codes
+
+    def release(self, job: str) -> int:
+        """Take the job's rows back, all at once; how many there were."""
+        if self._songs.pop(job, None) is not None:
+            for row in range(self.model.rows):
+                del self._rows[request_id(job, row)]
+        return self._slots.release(job)
+
+    def arrived(self, *, wait: bool = False) -> list[FrameHistory]:
+        """Add the draws that have reached the host to their songs; the songs that grew or ended, each once.
+
+        Args:
+            wait: for all that are under way.
+        """
+        grown: dict[str, FrameHistory] = {}
+        for step in self._copies.arrived(wait=wait):
+            for song, draw in step.songs:
+                if self._songs.get(song.history.job) is song and self._add(song, draw, step):
+                    grown[song.history.job] = song.history
+        return list(grown.values())
+
+    @staticmethod
+    def _add(song: Song, draw: int, step: Arrived) -> bool:
+        history = song.history
+        if history.reason is not None or draw < history.draw:  # a step that was under way when the song ended
+            return False
+        if draw > history.draw:
+            raise OutOfStep(f"draw {draw} of {history.job} came before draw {history.draw}")
+        if step.ended[song.slot]:
+            history.stop()
+        else:
+            row = step.conditioning[song.slot].copy() if history.wants_conditioning else None
+            history.add(step.codes[song.slot].copy(), row)
+        return True
+
+    # --- before the forward -------------------------------------------------------------------------------------------
+
+    def compose(self, rows: StepRows, input_ids: Tensor) -> None:
+        """Lay the step's embeddings into `embeds`; `input_ids` are (tokens,), on the device."""
+        at, slots, draws, newest = self._fed(rows)
+        tokens = int(rows.scheduled.sum())
+        if len(at) < tokens:
+            self.embeds[:tokens] = self.model.embed_prompt(input_ids[:tokens])
+        if not at:
+            return
+        places, slots, draws = self._uploads.put(at, slots, draws)
+        after = self._next[slots] if newest else self.model.feedback(self._codes[slots, draws], slots, draws)
+        self.embeds.index_copy_(0, places, after)
+
+    def _fed(self, rows: StepRows) -> tuple[list[int], list[int], list[int], bool]:
+        """The tokens that follow a draw: places in the step, slots, draws; and whether each is its song's newest."""
+        at: list[int] = []
+        slots: list[int] = []
+        draws: list[int] = []
+        newest, start = True, 0
+        for request, computed, scheduled in zip(rows.requests, rows.computed, rows.scheduled, strict=True):
+            song, _ = self._rows.get(request, (None, 0))
+            if song is not None:
+                first = max(0, song.prompt_tokens - computed)
+                for offset in range(first, scheduled):
+                    draw = computed + offset - song.prompt_tokens
+                    at.append(start + offset)
+                    slots.append(song.slot)
+                    draws.append(draw)
+                    newest &= draw == song.launched - 1
+            start += scheduled
+        return at, slots, draws, newest
+
+    # --- after the forward --------------------------------------------------------------------------------------------
+
+    def post_sample(self, hidden: Tensor, rows: StepRows) -> Tensor:
+        """Draw for every song whose rows are ready, and start the frames' way to the host.
+
+        Args:
+            hidden: (n, hidden), each row's newest hidden state.
+
+        Returns:
+            (n,) int64 on the device: FRAME or END. Rows that do not sample, or are no song's, get FRAME.
+
+        Raises:
+            OutOfStep: some but not all rows of a job are ready, or not at its next draw.
+        """
+        nowhere = self.model.rows * self._max_jobs
+        places = [nowhere] * len(rows.requests)
+        slots = [self._max_jobs] * len(rows.requests)
+        ready: Counter[Song] = Counter()
+        for index, request in enumerate(rows.requests):
+            song, row = self._rows.get(request, (None, 0))
+            if song is None or not rows.samples[index]:
+                continue
+            draw = int(rows.computed[index] + rows.scheduled[index]) - song.prompt_tokens
+            if draw != song.launched:
+                raise OutOfStep(f"{request} is at draw {draw}, and {song.launched} draws were made")
+            places[index] = row * self._max_jobs + song.slot
+            slots[index] = song.slot
+            ready[song] += 1
+        if split := next((song for song, count in ready.items() if count != self.model.rows), None):
+            raise OutOfStep(f"only some rows of {split.history.job} were stepped")
+        if not ready:
+            return torch.zeros(len(slots), dtype=torch.int64, device=self._device)
+        draws = [self._max_draws] * self._max_jobs
+        for song in ready:
+            draws[song.slot] = song.launched
+        slots, places, draws = self._uploads.put(slots, places, draws)
+        self._hidden.index_copy_(0, places, hidden)
+        self._draws.copy_(draws)
+        self._copies.before_overwrite()
+        if self._graph is not None:
+            self._graph.replay()
+        else:
+            self._draw(self._numbers(sorted(song.slot for song in ready)))
+        self._copies.send(
+            self._frame_codes, self._frame_ended, self._frame_conditioning,
+            [(song, song.launched) for song in ready],
+        )  # fmt: skip
+        for song in ready:
+            song.launched += 1
+        return self._signals[slots]
+
+    def _draw(self, slots: Tensor) -> None:
+        """Draw for the slots; what was drawn goes to where the next step, and the copies, find it."""
+        draws = self._draws[slots]
+        codes = self._codes[self._all, self._draws]
+        hidden = self._hidden[:-1].view(self.model.rows, self._max_jobs, -1)
+        who = Drawing(slots, self._seeds[slots], draws, repeats=draws < self._forced[slots])
+        drawn = self.model.draw(hidden, codes, who)
+        self._codes[self._all, self._draws] = drawn.codes
+        self._next.copy_(self.model.feedback(drawn.codes, self._all, self._draws))
+        self._signals[:-1] = torch.where(drawn.ended, END, FRAME)
+        self._frame_codes.copy_(drawn.codes)
+        self._frame_ended.copy_(drawn.ended)
+        if self._frame_conditioning is None:
+            self._frame_conditioning = torch.zeros_like(drawn.conditioning)
+        self._frame_conditioning.copy_(drawn.conditioning)
+
+    @torch.inference_mode()
+    def _captured(self) -> torch.cuda.CUDAGraph:
+        warm = torch.cuda.Stream()
+        warm.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(warm):
+            for _ in range(2):
+                self._draw(self._all)
+        torch.cuda.current_stream().wait_stream(warm)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._draw(self._all)
+        return graph
+
+    def _numbers(self, numbers: list[int]) -> Tensor:
+        return torch.tensor(numbers, dtype=torch.int64, device=self._device)

@@ -1,0 +1,77 @@
+"""Model Runner V1: workers whose runner calls the talker before each forward, and in place of the sampler."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm.config import CUDAGraphMode
+from vllm.v1.outputs import SamplerOutput
+from vllm.v1.worker.cpu_model_runner import CPUModelRunner
+from vllm.v1.worker.cpu_worker import CPUWorker
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+from vllm.v1.worker.gpu_worker import Worker
+
+from workers.runners.vllm_model import CONFIG
+from workers.runners.vllm_talker import StepRows, VllmTalker
+
+
+class _TalkerSteps:
+    """What a V1 runner does otherwise for a talker."""
+
+    @property
+    def talker(self) -> VllmTalker:
+        return self.get_model().talker
+
+    def _step_rows(self) -> StepRows:
+        batch = self.input_batch
+        rows = batch.num_reqs
+        return StepRows(
+            requests=batch.req_ids,
+            computed=batch.num_computed_tokens_cpu[:rows],
+            scheduled=self.query_start_loc.np[1 : rows + 1] - self.query_start_loc.np[:rows],
+            samples=~self.discard_request_mask.np[:rows],
+        )
+
+    def _determine_batch_execution_and_padding(self, *args: Any, **kwargs: Any) -> tuple:
+        """Pad a step outside of CUDA graphs, as one inside is: bits may depend on the number of tokens."""
+        mode, batch, *rest = super()._determine_batch_execution_and_padding(*args, **kwargs)
+        if mode == CUDAGraphMode.NONE:
+            least = self.vllm_config.additional_config[CONFIG]["least_tokens"]
+            batch = replace(batch, num_tokens=max(batch.num_tokens, least))
+        return mode, batch, *rest
+
+    def _model_forward(self, input_ids: Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
+        self.talker.compose(self._step_rows(), input_ids)
+        return super()._model_forward(input_ids, *args, **kwargs)
+
+    def _sample(self, logits: Tensor, spec_decode_metadata: Any) -> SamplerOutput:
+        self.input_batch.update_async_output_token_ids()
+        signals = self.talker.post_sample(logits, self._step_rows())
+        return SamplerOutput(signals[:, None].to(torch.int32), logprobs_tensors=None)
+
+
+class TalkerRunner(_TalkerSteps, GPUModelRunner):
+    """V1 on CUDA."""
+
+
+class CpuTalkerRunner(_TalkerSteps, CPUModelRunner):
+    """V1 on the CPU."""
+
+
+class TalkerWorker(Worker):
+    """A CUDA worker with a V1 talker runner."""
+
+    def init_device(self) -> None:
+        super().init_device()
+        self.model_runner = TalkerRunner(self.vllm_config, self.device)
+
+
+class CpuTalkerWorker(CPUWorker):
+    """A CPU worker with a V1 talker runner."""
+
+    def init_device(self) -> None:
+        super().init_device()
+        self.model_runner = CpuTalkerRunner(self.vllm_config, self.device)
