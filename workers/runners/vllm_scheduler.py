@@ -5,8 +5,9 @@ are admitted, stepped, preempted and finished together, in equal chunks, so that
 
 How a prompt is cut into chunks is a function of the settings and the job, never of the load: a chunk is what fits
 beside a decode in every other slot, or `long_prefill_token_threshold` if that is less. A prefill for which a step has
-no such room left waits, so a long prompt never stalls the frames of others. Jobs run in the order in which they came;
-memory is short for the youngest first.
+no such room left waits, so a long prompt never stalls the frames of others. With `exclusive_prefill` a step is either
+one job's chunk or a decode of all, in turns: then no step's shape depends on the load, once decodes are padded. Jobs run
+in the order in which they came; memory is short for the youngest first.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def job_name(request: Request) -> str:
 class PairScheduling:
     """Mixed into one of vLLM's schedulers.
 
-    `additional_config["songline"]["resume_chunk"]`: a preempted job's prompt is computed again in the cuts of the first
+    `additional_config["songline"]` has `exclusive_prefill`, see above, and `resume_chunk`: a preempted job's prompt is computed again in the cuts of the first
     time, and its frames so many tokens at a time, where a longer chunk gives other bits; as long as a prefill chunk if
     not set.
 
@@ -82,7 +83,10 @@ class PairScheduling:
         refuse_settings(vllm_config, kv_cache_config)
         super().__init__(vllm_config, kv_cache_config, *args, **kwargs)
         self.preempted_jobs = 0
-        self._resume_chunk: int | None = vllm_config.additional_config.get("songline", {}).get("resume_chunk")
+        ours = vllm_config.additional_config.get("songline", {})
+        self._resume_chunk: int | None = ours.get("resume_chunk")
+        self._exclusive: bool = ours.get("exclusive_prefill", False)
+        self._prefilled = False  # in the step before
         self._jobs: dict[str, Job] = {}
         self._in_flight: deque[list[Job]] = deque()  # the jobs of each step whose output is not in yet
         self._hopeless: list[Job] = []  # too long for the whole cache
@@ -126,22 +130,40 @@ class PairScheduling:
         self.kv_cache_manager.new_step_starts()
         step = Step(spare=self.max_num_scheduled_tokens)
         if self._pause_state != PauseState.PAUSED_ALL:
-            preempted = self._step_running(step)
-            # A runner cannot drop a row and take it back in one step.
-            if not preempted and self._pause_state == PauseState.UNPAUSED:
-                self._admit_waiting(step)
+            self._fill_exclusively(step) if self._exclusive else self._fill(step)
         output = self._output_of(step)
         self._in_flight.append(step.jobs)
         self._update_after_schedule(output)
         return output
 
-    def _step_running(self, step: Step) -> bool:
-        """Give each running job its chunk, oldest first; whether any was preempted for it.
+    def _fill(self, step: Step) -> None:
+        preempted = self._step_running(step, self._running_chunks())
+        if not preempted:  # a runner cannot drop a row and take it back in one step
+            self._admit_waiting(step)
+
+    def _fill_exclusively(self, step: Step) -> None:
+        """One job's prefill, or a decode of all: in turns where there is both."""
+        chunks = self._running_chunks()
+        decodes = {job: chunk for job, chunk in chunks.items() if chunk <= 1}
+        prefill = next((job for job, chunk in chunks.items() if chunk > 1), None)
+        if not (self._prefilled and any(decodes.values())):
+            if prefill is not None:
+                self._step_running(step, {prefill: chunks[prefill]})
+            else:
+                self._admit_waiting(step, at_most=1)
+        if not step.jobs:
+            self._step_running(step, {job: decodes[job] for job in self._running_jobs() if job in decodes})
+        self._prefilled = any(tokens > 1 for tokens in step.tokens.values())
+
+    def _running_chunks(self) -> dict[Job, int]:
+        return {job: self._next_chunk(job) for job in self._running_jobs()}
+
+    def _step_running(self, step: Step, chunks: dict[Job, int]) -> bool:
+        """Give each of these running jobs its chunk, oldest first; whether any was preempted for it.
 
         The tokens of the decodes are set aside before any prefill gets some. Who is preempted is younger than all that
         were given theirs, so nothing is taken back.
         """
-        chunks = {job: self._next_chunk(job) for job in self._running_jobs()}
         decoding = sum(len(job.rows) for job, chunk in chunks.items() if chunk == 1)
         step.spare -= decoding
         preempted_before = self.preempted_jobs
@@ -157,9 +179,9 @@ class PairScheduling:
             step.running += job.rows
         return self.preempted_jobs > preempted_before
 
-    def _admit_waiting(self, step: Step) -> None:
+    def _admit_waiting(self, step: Step, at_most: int | None = None) -> None:
         """Admit jobs in their order, as long as the next one fits."""
-        while self.waiting:
+        while self.waiting and self._pause_state == PauseState.UNPAUSED and len(step.jobs) != at_most:
             job = self._jobs[job_name(self.waiting.peek_request())]
             chunk = self._next_chunk(job)
             has_slots = len(self.running) + len(job.rows) <= self.max_num_active_reqs
@@ -208,7 +230,8 @@ class PairScheduling:
         return min(left, self._prefill_chunk(rows))
 
     def _prefill_chunk(self, rows: int) -> int:
-        share = (self.max_num_scheduled_tokens - self.max_num_active_reqs + rows) // rows
+        beside = 0 if self._exclusive else self.max_num_active_reqs - rows
+        share = (self.max_num_scheduled_tokens - beside) // rows
         return min(share, self.scheduler_config.long_prefill_token_threshold or share)
 
     # --- memory -------------------------------------------------------------------------------------------------------
