@@ -11,6 +11,7 @@ import json
 import random
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import pytest
 
@@ -21,14 +22,15 @@ from vllm import SamplingParams
 from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
 from vllm.pooling_params import PoolingParams
 from vllm.sampling_params import StructuredOutputsParams
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.engine import FinishReason
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
-from workers.runners.vllm_scheduler import AsyncPairScheduler, PairScheduler, job_name
+from workers.runners.vllm_scheduler import AsyncPairScheduler, PairScheduler, PairScheduling, job_name
 
 BLOCK = 16
 FRAME, END = 0, 1
@@ -65,14 +67,14 @@ def scheduling(**changes) -> SchedulerConfig:
 
 @pytest.fixture(params=["sync-v1", "async-v1", "sync-v2", "async-v2"])
 def new_engine(request, settings, no_grammars, monkeypatch):
-    """Makes engines of each kind; keywords other than blocks and resume_chunk are SchedulerConfig's."""
+    """Makes engines of each kind. `ours` is the project's part of additional_config; changes are SchedulerConfig's."""
     kind, runner = request.param.split("-")
     monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1" if runner == "v2" else "0")
 
-    def new(blocks: int = 200, resume_chunk: int | None = None, **changes) -> Engine:
+    def new(blocks: int = 200, ours: dict | None = None, **changes) -> Engine:
         config = copy.copy(settings)
         config.scheduler_config = scheduling(**changes)
-        config.additional_config = {"songline": {"resume_chunk": resume_chunk}}
+        config.additional_config = {"songline": ours or {}}
         scheduler_cls = AsyncPairScheduler if kind == "async" else PairScheduler
         scheduler = new_scheduler(scheduler_cls, config, no_grammars, blocks)
         assert scheduler.use_v2_model_runner == (runner == "v2")
@@ -90,7 +92,7 @@ def new_scheduler(scheduler_cls, config: VllmConfig, no_grammars, blocks: int, s
     )
     config.cache_config = copy.copy(config.cache_config)
     config.cache_config.num_gpu_blocks = blocks + 1
-    return scheduler_cls(config, memory, no_grammars, block_size=BLOCK, log_stats=False)
+    return scheduler_cls(config, memory, no_grammars, block_size=BLOCK, log_stats=True)
 
 
 @dataclass
@@ -137,6 +139,7 @@ class Engine:
         self.blocks = self.free_blocks
         self.step_index = 0
         self.victims: list[str] = []
+        self.chunks: list[dict[str, int]] = []  # of each step, by request
 
     @property
     def free_blocks(self) -> int:
@@ -161,6 +164,7 @@ class Engine:
         executed = False
         if self.scheduler.has_requests():
             output = self.scheduler.schedule()
+            self.chunks.append(dict(output.num_scheduled_tokens))
             self.check()
             self.under_way.append((output, self.execute(output)))
             executed = output.total_num_scheduled_tokens > 0
@@ -280,6 +284,13 @@ def request_of(
     )
 
 
+def test_nothing_of_vllm_is_replaced_by_accident():
+    meant = {"add_request", "finish_requests", "schedule", "update_from_output", "_enqueue_waiting_request"}
+    meant |= {"_free_request"}
+    ours = {name for name in vars(PairScheduling) if not name.startswith("__")}
+    assert ours & set(dir(AsyncScheduler)) == meant
+
+
 # --- together ---------------------------------------------------------------------------------------------------------
 
 
@@ -386,6 +397,26 @@ def test_frames_never_wait_for_a_long_prompt(new_engine):
         assert [step for step in song.steps if step >= begun] == list(range(begun, engine.step_index))
 
 
+@pytest.mark.parametrize("ours", [{}, {"resume_chunk": 1}])
+def test_an_exclusive_prefill_is_alone_in_its_step_and_frames_wait_for_one_at_most(new_engine, ours):
+    engine = new_engine(ours={"exclusive_prefill": True, **ours}, blocks=60)
+    songs = [engine.add(f"a{i}", prompt=4 + 30 * i, frames=90) for i in range(5)]
+    engine.finish()
+    assert engine.scheduler.preempted_jobs
+    for chunks in engine.chunks:
+        if any(chunk > 1 for chunk in chunks.values()):
+            assert len({request.split("/")[0] for request in chunks}) == 1
+    singing = [step for step, (position, _) in zip(songs[0].steps, songs[0].cuts, strict=True) if position >= 4]
+    assert max(later - step for step, later in pairwise(singing)) == 2
+
+
+def test_an_exclusive_prefill_may_have_the_whole_budget(new_engine):
+    engine = new_engine(ours={"exclusive_prefill": True}, max_num_batched_tokens=64)
+    song = engine.add("a", prompt=100, frames=3)
+    engine.finish()
+    assert prompt_cuts(song) == [32, 32, 32, 4]
+
+
 # --- admission --------------------------------------------------------------------------------------------------------
 
 
@@ -459,6 +490,7 @@ def test_memory_is_short_for_the_youngest_job_and_never_for_the_oldest(new_engin
 
 def test_a_preempted_job_comes_back_only_when_its_draws_are_known(new_engine):
     engine = new_engine(blocks=24)
+    engine.depth *= 2  # with two steps under way a preempted job's are over before it could come back
     songs = [engine.add(name, prompt=20, frames=100) for name in "abc"]
     resumed = 0
     while any(song.reason is None for song in songs):
@@ -485,7 +517,7 @@ def test_preempted_jobs_come_back_oldest_first_and_before_any_newcomer(new_engin
 
 @pytest.mark.parametrize("resume_chunk", [1, 5])
 def test_a_preempted_job_repeats_the_cuts_of_its_prompt_and_then_its_frames(new_engine, resume_chunk):
-    engine = new_engine(blocks=24, resume_chunk=resume_chunk, long_prefill_token_threshold=15)
+    engine = new_engine(blocks=24, ours={"resume_chunk": resume_chunk}, long_prefill_token_threshold=15)
     songs = {name: engine.add(name, prompt=20, frames=100) for name in "abc"}
     engine.finish()
     assert engine.scheduler.preempted_jobs
@@ -584,7 +616,7 @@ def test_under_any_load_all_jobs_end(new_engine, seed):
         max_num_seqs=dice.choice([rows, 5, 8]),
         max_num_batched_tokens=dice.choice([8, 16, 64]),
         long_prefill_token_threshold=dice.choice([0, 5, 16]),
-        resume_chunk=dice.choice([None, 1, 3]),
+        ours={"resume_chunk": dice.choice([None, 1, 3]), "exclusive_prefill": dice.random() < 0.5},
     )
     aborted: set[str] = set()
     for number in range(30):
@@ -624,12 +656,13 @@ def test_under_any_load_all_jobs_end(new_engine, seed):
         ("scheduler_config", {"enable_chunked_prefill": False}, "enable_chunked_prefill=True"),
         ("scheduler_config", {"long_prefill_token_threshold_adaptive": True}, "adaptive=False"),
         ("scheduler_config", {"max_num_scheduled_tokens": 7}, "max_num_scheduled_tokens=8 or more"),
+        ("aux_output_config", {"enable_return_routed_experts": True}, "enable_return_routed_experts=False"),
         ("model_config", {"runner_type": "pooling"}, "runner='generate'"),
         (None, {"speculative_config": object()}, "no speculative_config"),
         (None, {"kv_transfer_config": object()}, "no kv_transfer_config"),
         (None, {"ec_transfer_config": object()}, "no ec_transfer_config"),
         (None, {"lora_config": object()}, "enable_lora=False"),
-        (None, {"additional_config": {"songline": {"resume_chunk": 0}}}, "resume_chunk to 1"),
+        (None, {"additional_config": {"songline": {"resume_chunk": 0}}}, "a resume_chunk of 1"),
     ],
 )
 @pytest.mark.parametrize("scheduler_cls", [PairScheduler, AsyncPairScheduler])
@@ -643,6 +676,12 @@ def test_settings_that_part_pairs_are_refused(settings, no_grammars, scheduler_c
         setattr(changed, name, value)
     with pytest.raises(ValueError, match=message):
         new_scheduler(scheduler_cls, config, no_grammars, blocks=20)
+
+
+def test_a_model_of_sliding_windows_is_refused(settings, no_grammars):
+    windows = SlidingWindowSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32, sliding_window=64)
+    with pytest.raises(ValueError, match="full attention"):
+        new_scheduler(PairScheduler, copy.copy(settings), no_grammars, blocks=20, spec=windows)
 
 
 @pytest.mark.parametrize(

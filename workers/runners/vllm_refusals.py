@@ -9,19 +9,23 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig
 from vllm.v1.request import Request
 
 
-def refuse_settings(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> None:
-    """Raises ValueError for a setting under which pairs do not work, saying what to set."""
+def refuse_settings(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, ours: dict) -> None:
+    """Raises ValueError for a setting under which pairs do not work, saying what to set.
+
+    Args:
+        ours: what `additional_config` has for the scheduler.
+    """
     scheduling, parallel = vllm_config.scheduler_config, vllm_config.parallel_config
     groups = kv_cache_config.kv_cache_groups
     budget = scheduling.max_num_scheduled_tokens or scheduling.max_num_batched_tokens
-    resume_chunk = vllm_config.additional_config.get("songline", {}).get("resume_chunk")
+    resume_chunk = ours.get("resume_chunk")
     for is_wrong, remedy in (
         (vllm_config.cache_config.enable_prefix_caching, "enable_prefix_caching=False: block hashes see no frames"),
         (vllm_config.speculative_config is not None, "no speculative_config: a frame is drawn, never guessed"),
         (vllm_config.kv_transfer_config is not None, "no kv_transfer_config: rows are rebuilt from the log"),
         (vllm_config.ec_transfer_config is not None, "no ec_transfer_config: there is no encoder"),
         (vllm_config.lora_config is not None, "enable_lora=False"),
-        (vllm_config.aux_output_config.enabled, "no aux outputs"),
+        (vllm_config.aux_output_config.enabled, "enable_return_routed_experts=False"),
         (parallel.pipeline_parallel_size > 1, "pipeline_parallel_size=1"),
         (parallel.decode_context_parallel_size > 1, "decode_context_parallel_size=1"),
         (parallel.prefill_context_parallel_size > 1, "prefill_context_parallel_size=1"),
@@ -31,7 +35,7 @@ def refuse_settings(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> 
         (budget < scheduling.max_num_seqs, f"max_num_scheduled_tokens={scheduling.max_num_seqs} or more"),
         (vllm_config.model_config.runner_type != "generate", "runner='generate'"),
         (len(groups) != 1 or not isinstance(groups[0].kv_cache_spec, FullAttentionSpec), "a model of full attention"),
-        (resume_chunk is not None and not is_count(resume_chunk), "resume_chunk to 1 or more tokens"),
+        (resume_chunk is not None and not is_count(resume_chunk), "a resume_chunk of 1 token or more"),
     ):
         if is_wrong:
             raise ValueError(f"pairs need {remedy}")

@@ -6,8 +6,9 @@ are admitted, stepped, preempted and finished together, in equal chunks, so that
 How a prompt is cut into chunks is a function of the settings and the job, never of the load: a chunk is what fits
 beside a decode in every other slot, or `long_prefill_token_threshold` if that is less. A prefill for which a step has
 no such room left waits, so a long prompt never stalls the frames of others. With `exclusive_prefill` a step is either
-one job's chunk or a decode of all, in turns: then no step's shape depends on the load, once decodes are padded. Jobs run
-in the order in which they came; memory is short for the youngest first.
+one job's chunk or a decode of all, in turns: then no step's shape depends on the load, once decodes are padded.
+
+Jobs run in the order in which they came; memory is short for the youngest first.
 """
 
 from __future__ import annotations
@@ -69,9 +70,11 @@ def job_name(request: Request) -> str:
 class PairScheduling:
     """Mixed into one of vLLM's schedulers.
 
-    `additional_config["songline"]` has `exclusive_prefill`, see above, and `resume_chunk`: a preempted job's prompt is computed again in the cuts of the first
-    time, and its frames so many tokens at a time, where a longer chunk gives other bits; as long as a prefill chunk if
-    not set.
+    `additional_config["songline"]` may have
+
+        exclusive_prefill: bool, see above.
+        resume_chunk: tokens, where a longer chunk gives other bits. A preempted job's prompt is computed again in the
+            cuts of the first time, then its frames so many at a time; as long as a prefill chunk if not set.
 
     Raises:
         ValueError: at start-up for a setting under which pairs do not work, with what to set.
@@ -80,10 +83,10 @@ class PairScheduling:
     preempted_jobs: int  # so far
 
     def __init__(self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, *args, **kwargs) -> None:
-        refuse_settings(vllm_config, kv_cache_config)
+        ours = vllm_config.additional_config.get("songline", {})
+        refuse_settings(vllm_config, kv_cache_config, ours)
         super().__init__(vllm_config, kv_cache_config, *args, **kwargs)
         self.preempted_jobs = 0
-        ours = vllm_config.additional_config.get("songline", {})
         self._resume_chunk: int | None = ours.get("resume_chunk")
         self._exclusive: bool = ours.get("exclusive_prefill", False)
         self._prefilled = False  # in the step before
@@ -119,18 +122,22 @@ class PairScheduling:
             request_ids = [row.request_id for job in jobs for row in self._jobs[job].rows if row is not None]
         return super().finish_requests(request_ids, finished_status)
 
-    def _free_request(self, request: Request, delay_free_blocks: bool = False):
+    def _free_request(self, request: Request, delay_free_blocks: bool = False) -> tuple[dict | None, dict | None]:
         self._jobs.pop(job_name(request), None)
         return super()._free_request(request, delay_free_blocks)
 
     # --- a step -------------------------------------------------------------------------------------------------------
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
+        """The next step. `throttle_prefills` is for data parallel engines, which balance theirs; it changes nothing."""
         self.current_step += 1
         self.kv_cache_manager.new_step_starts()
         step = Step(spare=self.max_num_scheduled_tokens)
         if self._pause_state != PauseState.PAUSED_ALL:
-            self._fill_exclusively(step) if self._exclusive else self._fill(step)
+            if self._exclusive:
+                self._fill_exclusively(step)
+            else:
+                self._fill(step)
         output = self._output_of(step)
         self._in_flight.append(step.jobs)
         self._update_after_schedule(output)
@@ -144,16 +151,16 @@ class PairScheduling:
     def _fill_exclusively(self, step: Step) -> None:
         """One job's prefill, or a decode of all: in turns where there is both."""
         chunks = self._running_chunks()
-        decodes = {job: chunk for job, chunk in chunks.items() if chunk <= 1}
+        decodes = {job: chunk for job, chunk in chunks.items() if chunk == 1}
         prefill = next((job for job, chunk in chunks.items() if chunk > 1), None)
-        if not (self._prefilled and any(decodes.values())):
+        if not (self._prefilled and decodes):
             if prefill is not None:
                 self._step_running(step, {prefill: chunks[prefill]})
             else:
                 self._admit_waiting(step, at_most=1)
+        self._prefilled = bool(step.jobs)
         if not step.jobs:
-            self._step_running(step, {job: decodes[job] for job in self._running_jobs() if job in decodes})
-        self._prefilled = any(tokens > 1 for tokens in step.tokens.values())
+            self._step_running(step, decodes)
 
     def _running_chunks(self) -> dict[Job, int]:
         return {job: self._next_chunk(job) for job in self._running_jobs()}
@@ -164,19 +171,16 @@ class PairScheduling:
         The tokens of the decodes are set aside before any prefill gets some. Who is preempted is younger than all that
         were given theirs, so nothing is taken back.
         """
-        decoding = sum(len(job.rows) for job, chunk in chunks.items() if chunk == 1)
-        step.spare -= decoding
+        step.spare -= sum(len(job.rows) for job, chunk in chunks.items() if chunk == 1)
         preempted_before = self.preempted_jobs
         for job, chunk in chunks.items():
             if job.first.status != RequestStatus.RUNNING:
                 break  # it made room, and so did all after it
-            is_short = chunk > 1 and chunk * len(job.rows) > step.spare
-            if chunk == 0 or is_short or not self._make_room(job, chunk):
-                continue
-            if chunk > 1:
-                step.spare -= chunk * len(job.rows)
-            self._give(step, job, chunk)
-            step.running += job.rows
+            cost = chunk * len(job.rows) if chunk > 1 else 0
+            if chunk and cost <= step.spare and self._make_room(job, chunk):
+                step.spare -= cost
+                step.running += job.rows
+                self._give(step, job, chunk)
         return self.preempted_jobs > preempted_before
 
     def _admit_waiting(self, step: Step, at_most: int | None = None) -> None:
@@ -185,11 +189,11 @@ class PairScheduling:
             job = self._jobs[job_name(self.waiting.peek_request())]
             chunk = self._next_chunk(job)
             has_slots = len(self.running) + len(job.rows) <= self.max_num_active_reqs
-            # What a preempted job drew last is not known yet: it comes with the output of a step in flight.
+            # What it drew last before it was preempted is still to come, with the output of a step in flight.
             is_behind = any(row.num_stale_output_tokens for row in job.rows)
             if not has_slots or is_behind or chunk * len(job.rows) > step.spare:
                 return
-            if self._blocks_to_hold(job) + self._reserve(job) > self._blocks_left:
+            if self._blocks_for(job, job.first.num_tokens) + self._reserve(job) > self._blocks_left:
                 if not self.running:
                     self._hopeless.append(job)
                 return
@@ -218,18 +222,19 @@ class PairScheduling:
 
     def _next_chunk(self, job: Job) -> int:
         """Tokens that each row is to compute next; 0 when its last ones are in flight."""
-        row, rows = job.first, len(job.rows)
+        row = job.first
         computed, in_flight = row.num_computed_tokens, row.num_output_placeholders
-        if in_flight and computed - in_flight + 2 >= row.num_prompt_tokens + row.max_tokens:
+        if row.num_tokens + in_flight >= row.num_prompt_tokens + row.max_tokens:
             return 0
         left = min(row.num_tokens + in_flight - computed, self.max_model_len - 1 - computed)
         if self._resume_chunk and computed >= row.num_prompt_tokens:
             return min(left, self._resume_chunk)
         if self._resume_chunk:
             left = min(left, row.num_prompt_tokens - computed)
-        return min(left, self._prefill_chunk(rows))
+        return min(left, self._prefill_chunk(len(job.rows)))
 
     def _prefill_chunk(self, rows: int) -> int:
+        """What each row of a job may compute at once."""
         beside = 0 if self._exclusive else self.max_num_active_reqs - rows
         share = (self.max_num_scheduled_tokens - beside) // rows
         return min(share, self.scheduler_config.long_prefill_token_threshold or share)
@@ -240,33 +245,28 @@ class PairScheduling:
     def _blocks_left(self) -> int:
         return self.kv_cache_manager.block_pool.get_num_free_blocks()
 
-    def _blocks_between(self, job: Job, tokens: int) -> int:
+    def _blocks_for(self, job: Job, tokens: int) -> int:
         """Blocks that the job needs, over those it has, to hold `tokens` in each row."""
         held = cdiv(job.first.num_computed_tokens, self.block_size)
         return len(job.rows) * max(0, cdiv(tokens, self.block_size) - held)
-
-    def _blocks_to_hold(self, job: Job) -> int:
-        return self._blocks_between(job, job.first.num_tokens)
 
     def _reserve(self, newcomer: Job) -> int:
         """Blocks that the running jobs will want while a newcomer catches up, at least one for each row.
 
         A newcomer that took these would be preempted before it drew a frame.
         """
-        row = newcomer.first
-        frames_at_once = self._resume_chunk or self._prefill_chunk(len(newcomer.rows))
-        steps = cdiv(row.num_prompt_tokens, self._prefill_chunk(len(newcomer.rows)))
-        steps += cdiv(row.num_output_tokens, frames_at_once)
+        row, chunk = newcomer.first, self._prefill_chunk(len(newcomer.rows))
+        steps = cdiv(row.num_prompt_tokens, chunk) + cdiv(row.num_output_tokens, self._resume_chunk or chunk)
         wanted = 0
         for job in self._running_jobs():
             now = max(job.first.num_tokens, job.first.num_computed_tokens)
             end = job.first.num_prompt_tokens + job.first.max_tokens
-            wanted += max(len(job.rows), self._blocks_between(job, min(now + steps, end)))
+            wanted += max(len(job.rows), self._blocks_for(job, min(now + steps, end)))
         return wanted
 
     def _make_room(self, job: Job, chunk: int) -> bool:
         """Preempt the youngest jobs until there are blocks for the chunk; False if the job had to go itself."""
-        while self._blocks_between(job, job.first.num_computed_tokens + chunk) > self._blocks_left:
+        while self._blocks_for(job, job.first.num_computed_tokens + chunk) > self._blocks_left:
             youngest = self._jobs[job_name(self.running[-1])]
             if youngest is job and len(self.running) == len(job.rows):
                 self._hopeless.append(job)
