@@ -1,0 +1,136 @@
+"""The whole pipeline under load: a broker and a process for each role, and listeners over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from producer.bench import BadServer, Load, Target, bench
+from producer.bench_table import same_bytes
+from tests.bench.gpu.bench import Bench, NotRun
+from tests.bench.gpu.songs import lyrics
+from tests.redis_server import BINARY, RedisServer, free_port
+
+_READY_S = 300.0
+_STOP_S = 30.0
+
+
+def pipeline(run: Bench) -> None:
+    """Point 5: sound a second, the first sound, the longest gap; V1 beside V2."""
+    rows, notes = [], []
+    if BINARY is None:
+        notes.append("no redis-server here: all roles in one process, with the broker embedded in it")
+    for runner in run.runners:
+        try:
+            _serve(run, runner, rows, notes)
+        except NotRun as error:
+            notes.append(run.fail("pipeline", runner, error))
+        run.put("pipeline", rows, notes)
+
+
+def _serve(run: Bench, runner: str, rows: list[dict[str, Any]], notes: list[str]) -> None:
+    body = {
+        "model": None, "input": lyrics(2), "instructions": "a quick waltz", "max_new_tokens": run.plan.served,
+    }  # fmt: skip
+
+    def note(level: dict[str, Any]) -> None:
+        rows.append(
+            {
+                "runner": runner, "listeners": level["concurrency"], "ok": level["ok"], "failed": level["failed"],
+                "audio s/s": level["audio_s_per_s"], "first audio p50": level["first_audio_s"]["p50"],
+                "p95": level["first_audio_s"]["p95"], "longest gap": level["longest_gap_s"],
+                "silence": level["underrun"]["total_s"], "silence p95": level["underrun"]["p95_s"],
+            }
+        )  # fmt: skip
+        run.put("pipeline", rows, notes)
+
+    with serving(run, runner) as url:
+        loads = [Load(max(2, 2 * at_once if at_once < 8 else at_once), at_once) for at_once in run.plan.listeners]
+        left = run.deadline - time.monotonic()
+        try:
+            report = asyncio.run(asyncio.wait_for(bench(Target(url, body), loads, warm_up=1, done=note), left))
+        except (BadServer, TimeoutError) as error:
+            raise NotRun(str(error) or "out of time") from error
+        notes.append(f"{runner}: {same_bytes(report['levels'])}")
+        song = report["levels"][0]["results"][0]
+        for way, sha256 in other_ways(url, {**report["body"], "seed": song["seed"]}).items():
+            notes.append(f"{runner}, {way}: {'the same bytes' if sha256 == song['sha256'] else 'bytes DIFFER'}")
+
+
+def other_ways(url: str, body: dict[str, Any]) -> dict[str, str]:
+    """sha256 of a song's PCM, had in other ways than as a stream of windows."""
+    with httpx.Client(base_url=url, timeout=None) as client:
+        whole = client.post("/v1/audio/speech", json={**body, "response_format": "pcm"}).raise_for_status()
+        job = client.post("/v1/jobs", json={**body, "async_chunk": False}).raise_for_status().json()["id"]
+        late = client.get(f"/v1/jobs/{job}/stream", params={"format": "pcm"}).raise_for_status()
+    ways = {"not streamed": whole, "async_chunk: false": late}
+    return {name: hashlib.sha256(answer.content).hexdigest() for name, answer in ways.items()}
+
+
+@contextmanager
+def serving(run: Bench, runner: str) -> Iterator[str]:
+    """A ready server's URL, for as long as the block runs. Raises NotRun."""
+    folder = run.out / "pipeline" / runner
+    folder.mkdir(parents=True, exist_ok=True)
+    deploy = folder / "deploy.yaml"
+    deploy.write_text(yaml.safe_dump({"base_config": run.config, **run.tree(runner)}))
+    port = free_port()
+    model = ("--checkpoint", str(run.checkpoint), "--config", str(deploy))
+    front = ("--port", str(port))
+    with ExitStack() as stack:
+        if BINARY:
+            (folder / "redis").mkdir(exist_ok=True)
+            redis = RedisServer(folder / "redis")
+            stack.callback(redis.kill)
+            broker = ("--broker", redis.url)
+            roles = {"api": (*broker, *model, *front), "talker": (*broker, *model), "acoustic": (*broker, *model)}
+        else:
+            roles = {"up": (*model, *front)}
+        processes = {
+            role: stack.enter_context(_process(role, flags, folder / f"{role}.log")) for role, flags in roles.items()
+        }
+        url = f"http://127.0.0.1:{port}"
+        _await_ready(url, processes, min(run.deadline, time.monotonic() + _READY_S), folder)
+        yield url
+
+
+@contextmanager
+def _process(role: str, flags: tuple[str, ...], log: Path) -> Iterator[subprocess.Popen]:
+    command = [sys.executable, "-m", "compose.cli", role, *flags]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SONGLINE_")}
+    with log.open("w") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
+        try:
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _await_ready(url: str, processes: dict[str, subprocess.Popen], until: float, folder: Path) -> None:
+    while time.monotonic() < until:
+        for role, process in processes.items():
+            if (code := process.poll()) is not None:
+                raise NotRun(f"the {role} ended with code {code} before it was ready ({folder / role}.log)")
+        try:
+            if httpx.get(f"{url}/ready", timeout=2).status_code == 200:
+                return
+        except httpx.HTTPError:
+            pass
+        time.sleep(0.2)
+    raise NotRun(f"not ready in time ({folder})")

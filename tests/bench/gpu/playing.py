@@ -1,0 +1,107 @@
+"""Plays scenarios on a runner, and notes what came out, draw by draw and frame by frame."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tests.bench.gpu.songs import Scenario, Visit
+from workers.run import LoadedTalker
+from workers.talker.frames import FrameHistory
+
+
+def _mark(array: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array)).hexdigest()[:8]
+
+
+@dataclass(slots=True)
+class Playing:
+    """A visit that is going on. `rows`: the conditioning of its frames from `sent` on, a digest each."""
+
+    visit: Visit
+    history: FrameHistory
+    rows: list[str] = field(default_factory=list)
+    conditioning: Any = field(default_factory=hashlib.sha256)
+    began: int = 0
+
+    def hear(self) -> None:
+        """Take the conditioning that has come, as the acoustic stage would."""
+        if self.history.waiting:
+            for row in self.history.take_conditioning(len(self.history.waiting)):
+                self.rows.append(_mark(row))
+                self.conditioning.update(row)
+
+    def outcome(self, steps: int) -> dict[str, Any]:
+        codes = np.stack(self.history.codes) if self.history.codes else np.empty((0, 0), np.int16)
+        total = hashlib.sha256(np.ascontiguousarray(codes, dtype="<i2"))
+        total.update(self.conditioning.digest())
+        return {
+            "song": self.visit.song.name,
+            "sha256": total.hexdigest(),
+            "codes": [_mark(row) for row in codes],
+            "rows": self.rows,
+            "frames": self.history.frames,
+            "reason": self.history.reason,
+            "steps": steps - self.began,
+        }
+
+
+class Stage:
+    """A loaded talker and the songs on it. `codes` of whole songs are kept, to be given back after a takeover."""
+
+    def __init__(self, talker: LoadedTalker, model: str) -> None:
+        self.talker = talker
+        self._model = model
+        self._codes: dict[str, np.ndarray] = {}
+
+    def prompts(self, visit: Visit) -> list[list[int]]:
+        return self.talker.model.prompts(visit.song.request(self._model))
+
+    def play(self, scenario: Scenario) -> dict[str, Any]:
+        """Play to the end.
+
+        Returns:
+            `songs` (an outcome for each visit that stayed, in order of their ends), `steps`, `wall_s`, `preemptions`.
+        """
+        runner, waiting, playing = self.talker.runner, deque(enumerate(scenario.visits)), {}
+        outcomes, step, began = [], 0, time.perf_counter()
+        preempted = getattr(runner, "preemptions", 0)
+        while waiting or playing:
+            if not playing:
+                step = max(step, waiting[0][1].arrives)
+            while waiting and runner.free_jobs and waiting[0][1].arrives <= step:
+                number, visit = waiting.popleft()
+                job = f"{scenario.name}/{number}"
+                playing[job] = self._admit(job, visit, step)
+            step += 1
+            for history in runner.step():
+                song = playing[history.job]
+                song.hear()
+                if history.reason:
+                    self._codes.setdefault(song.visit.song.name, np.stack(history.codes or [np.empty(0, np.int16)]))
+                    outcomes.append(song.outcome(step))
+                leaves = song.visit.leaves
+                if history.reason or (leaves is not None and history.frames >= leaves):
+                    runner.free(history.job)
+                    del playing[history.job]
+        return {
+            "scenario": scenario.name,
+            "songs": outcomes,
+            "steps": step,
+            "wall_s": time.perf_counter() - began,
+            "preemptions": getattr(runner, "preemptions", 0) - preempted,
+        }
+
+    def _admit(self, job: str, visit: Visit, step: int) -> Playing:
+        request, model = visit.song.request(self._model), self.talker.model
+        forced = self._codes[visit.song.name][: visit.resumed_at] if visit.resumed_at else np.empty((0, 0), np.int16)
+        history = FrameHistory(
+            job, request, max_frames=model.max_frames(request), lead=model.lead, forced=forced, sent=visit.sent
+        )
+        self.talker.runner.admit(history, model.prompts(request))
+        return Playing(visit, history, began=step)

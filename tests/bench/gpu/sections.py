@@ -1,0 +1,245 @@
+"""The sections: what each asks of its children, and what its table says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from tests.bench.gpu.bench import Bench, NotRun
+from tests.bench.gpu.pipeline import pipeline
+from tests.bench.gpu.songs import Scenario, Song, Visit, pool
+
+_PRESSED_SONGS = 8
+_PRESSURE = (0.75, 0.5, 0.3)  # of the blocks that all of them need
+
+
+def difference(ours: dict[str, Any], theirs: dict[str, Any]) -> str:
+    """Where two outcomes of a song part: '' if nowhere. Draws count from 0, and draw 0 is no frame."""
+    for what, one in (("codes", "draw"), ("rows", "conditioning of frame")):
+        for number, (left, right) in enumerate(zip(ours[what], theirs[what], strict=False)):
+            if left != right:
+                return f"{one} {number}"
+    if (ours["frames"], ours["reason"]) != (theirs["frames"], theirs["reason"]):
+        return f"{ours['frames']} frames, {ours['reason']}"
+    return "" if ours["sha256"] == theirs["sha256"] else "length"
+
+
+def differences(played: dict[str, Any], reference: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The columns that say whether a scenario's songs are those of the reference, by name."""
+    found = [(song["song"], difference(song, reference[song["song"]])) for song in played["songs"]]
+    differing = [f"{name}: {where}" for name, where in found if where]
+    return {
+        "same": f"{len(found) - len(differing)} of {len(found)}",
+        "first difference": differing[0] if differing else "",
+        "preemptions": played["preemptions"],
+        "steps": played["steps"],
+        "s": played["wall_s"],
+    }
+
+
+def _played(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for row in rows if "scenario" in row]
+
+
+def _songs(played: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The outcomes of songs that were alone, by name."""
+    return {song["song"]: song for row in played if row["scenario"].startswith("alone ") for song in row["songs"]}
+
+
+def _as_arguments(scenarios: list[Scenario]) -> list[dict[str, Any]]:
+    return [asdict(scenario) for scenario in scenarios]
+
+
+def alone(bench: Bench) -> None:
+    """Point 1: one sha256 for each song, whatever the runner and however its prompt is cut."""
+    songs = [Song(number, frames, verses=1 + 3 * (number % 3)) for number, frames in enumerate(bench.plan.lengths)]
+    scenarios = _as_arguments([Scenario.alone(song) for song in songs])
+    rows, notes, reference = [], [], {}
+    for runner in bench.runners:
+        for name, extra in _prefills(runner).items():
+            tree = bench.tree(runner, extra)
+            played = bench.kept("alone", f"{runner}, {name}", notes, "play", tree, scenarios=scenarios)
+            for song in (song for row in _played(played) for song in row["songs"]):
+                first = reference.setdefault(song["song"], song)
+                rows.append(
+                    {
+                        "runner": runner, "prefill": name, "song": song["song"], "frames": song["frames"],
+                        "ended by": song["reason"], "sha256": song["sha256"][:16],
+                        "differs from the first runner": difference(song, first) or "no",
+                    }
+                )  # fmt: skip
+            bench.put("alone", rows, notes)
+
+
+def _prefills(runner: str) -> dict[str, dict[str, Any]]:
+    if runner == "torch":
+        return {"chunks of 64": {}}
+    return {"default": {}, "64 tokens a step": {"talker": {"max_num_batched_tokens": 64}}}
+
+
+def concurrent(bench: Bench) -> None:
+    """Point 2: the same sha256 as alone, whoever else is there."""
+    plan = bench.plan
+    songs = pool(plan.songs, plan.shortest, plan.longest)
+    half, few = plan.longest // 2, songs[: max(plan.levels)]
+    left = {1: 5, 3: half // 2, 4: half}
+    scenarios = [
+        *(Scenario.together(f"{level} at once", songs[:level]) for level in plan.levels),
+        Scenario.together("staggered, every 7 steps", few[:8], every=7),
+        Scenario.together("four identical", [songs[-1]] * 4),
+        Scenario("aborts in between", tuple(
+            Visit(song, arrives=3 * number, leaves=left.get(number)) for number, song in enumerate(few[:12])
+        )),
+        Scenario.together(f"soak of {len(songs)}", songs, every=2),
+    ]  # fmt: skip
+    asked = _as_arguments([*(Scenario.alone(song) for song in songs), *scenarios])
+    rows, notes = [], []
+    for runner in bench.runners:
+        played = _played(bench.kept("concurrent", runner, notes, "play", bench.tree(runner), scenarios=asked))
+        reference = _songs(played)
+        rows += [
+            {"runner": runner, "songs": row["scenario"], **differences(row, reference)}
+            for row in played
+            if not row["scenario"].startswith("alone ")
+        ]
+        bench.put("concurrent", rows, notes)
+
+
+def pressure(bench: Bench) -> None:
+    """Point 3: songs lose their memory to one another, and none of it is heard."""
+    songs = [Song(number, bench.plan.pressed, verses=1 + number % 3) for number in range(_PRESSED_SONGS)]
+    together = Scenario.together("eight", songs, every=3)
+    rows, notes = [], []
+    for runner in bench.runners:
+        if runner == "torch":
+            notes.append("torch has no pages: each of its slots holds a whole song")
+            bench.put("pressure", rows, notes)
+            continue
+        try:
+            _press(bench, runner, songs, together, rows)
+        except NotRun as error:
+            notes.append(bench.fail("pressure", runner, error))
+        bench.put("pressure", rows, notes)
+
+
+def _press(bench: Bench, runner: str, songs: list[Song], together: Scenario, rows: list[dict[str, Any]]) -> None:
+    longest = 64 * math.ceil((bench.plan.pressed + 300) / 64)  # positions: the prompts take fewer than 300
+    small = {"talker": {"max_model_len": longest, "max_jobs": _PRESSED_SONGS}}
+    scenarios = _as_arguments([*(Scenario.alone(song) for song in songs), together])
+    about, *played = bench.child("play", bench.tree(runner, small), scenarios=scenarios)
+    reference, block = _songs(_played(played)), about["profile"]["block_size"]
+    needs = [
+        about["rows"] * math.ceil((about["prompt_tokens"][song.name] + song.frames + 2) / block) for song in songs
+    ]  # fmt: skip
+    least = about["rows"] * math.ceil(longest / block) + 1
+    unpressed = next(row for row in _played(played) if row["scenario"] == together.name)
+    rows.append(
+        {"runner": runner, "blocks": "all that fit", "of those needed": "", **differences(unpressed, reference)}
+    )
+    for share in _PRESSURE:
+        blocks = max(least, int(share * sum(needs)))
+        tree = bench.tree(runner, {"talker": {**small["talker"], "num_gpu_blocks": blocks}})
+        name = {"runner": runner, "blocks": str(blocks), "of those needed": f"{blocks / sum(needs):.0%}"}
+        try:
+            [pressed] = _played(bench.child("play", tree, scenarios=_as_arguments([together])))
+            rows.append(name | differences(pressed, reference))
+        except NotRun as error:
+            rows.append(
+                name | {"same": "failed", "first difference": bench.fail("pressure", f"{runner}, {blocks}", error)}
+            )
+        bench.put("pressure", rows)
+
+
+def takeover(bench: Bench) -> None:
+    """A song whose first draws are given back to a runner goes on as if nothing had been."""
+    frames = bench.plan.taken_over
+    song, others = Song(0, frames, verses=2), pool(3, max(2, frames // 2), frames)
+    taken = sorted({1, 2, frames // 3, frames // 2, frames - 1})
+    scenarios = [Scenario.alone(song)]
+    for draws in taken:
+        again = Visit(song, arrives=4, resumed_at=draws, sent=max(0, draws - 1) // 2)
+        scenarios.append(Scenario(f"after {draws} draws", (again,)))
+        crowd = tuple(Visit(other) for other in others)
+        scenarios.append(Scenario(f"after {draws} draws, among others", (*crowd, again)))
+    asked = _as_arguments(scenarios)
+    rows, notes = [], []
+    for runner in bench.runners:
+        played = _played(bench.kept("takeover", runner, notes, "play", bench.tree(runner), scenarios=asked))
+        reference = _songs(played).get(song.name)
+        for row in played[1:]:
+            sent = next(s for s in scenarios if s.name == row["scenario"]).visits[-1].sent
+            outcome = next(one for one in row["songs"] if one["song"] == song.name)
+            expected = {**reference, "rows": reference["rows"][sent:], "sha256": outcome["sha256"]}
+            rows.append(
+                {
+                    "runner": runner, "taken over": row["scenario"], "conditioning sent": sent,
+                    "differs": difference(outcome, expected) or "no", "steps": outcome["steps"],
+                }
+            )  # fmt: skip
+        bench.put("takeover", rows, notes)
+
+
+def steps(bench: Bench) -> None:
+    """Point 4: milliseconds a step, and what they go to."""
+    rows, notes = [], []
+    at_once = [songs for songs in (1, 4, 8, 16) if songs <= max(bench.plan.levels)]
+    for runner in bench.runners:
+        for name, extra in _invariances(bench, runner).items():
+            wanted = {"at_once": at_once, "measured": bench.plan.measured}
+            timed = bench.kept("steps", f"{runner}, {name}", notes, "steps", bench.tree(runner, extra), **wanted)
+            rows += [{"runner": runner, "batch invariant": name, **row} for row in timed]
+            bench.put("steps", rows, notes)
+
+
+def _invariances(bench: Bench, runner: str) -> dict[str, dict[str, Any]]:
+    if runner == "torch" or not bench.on_cuda:
+        return {"as the runner is": {}}
+    return {name: {"talker": {"batch_invariant": on}} for name, on in (("on", True), ("off", False))}
+
+
+def acoustic(bench: Bench) -> None:
+    """A window's time by the acoustic stage's options, and how far its sound is from float32's."""
+    rows, notes, exact = [], [], None
+    for name, options in _acoustic_options(bench).items():
+        tree = bench.tree("torch", {"acoustic": {"options": options}})
+        timed = bench.kept("acoustic", name, notes, "acoustic", tree, windows=bench.plan.windows)
+        for row in timed:
+            sound = np.array(row.pop("sound"), np.float64)
+            exact = sound if exact is None else exact
+            error = float(np.mean((sound - exact) ** 2))
+            below = f"{10 * math.log10(float(np.mean(exact**2)) / error):.1f}" if error else "exact"
+            rows.append({"options": name, **row, "dB over the error": below})
+        bench.put("acoustic", rows, notes)
+
+
+def _acoustic_options(bench: Bench) -> dict[str, dict[str, Any]]:
+    if not bench.on_cuda:
+        return {"float32": {"dtype": "float32"}, "bfloat16": {"dtype": "bfloat16"}}
+    rough = {"dtype": "bfloat16"}
+    return {
+        "float32": {"dtype": "float32", "cuda_graph": True, "compile": False},
+        "bfloat16, no graph": {**rough, "cuda_graph": False, "compile": False},
+        "bfloat16": {**rough, "cuda_graph": True, "compile": False},
+        "bfloat16, compiled": {**rough, "cuda_graph": True, "compile": True},
+        "bfloat16, compiled, tf32 vocoder": {
+            **rough, "cuda_graph": True, "compile": True, "vocoder_dtype": "tf32",
+        },
+        "bfloat16, compiled, bfloat16 vocoder": {
+            **rough, "cuda_graph": True, "compile": True, "vocoder_dtype": "bfloat16",
+        },
+    }  # fmt: skip
+
+
+SECTIONS: dict[str, Callable[[Bench], None]] = {
+    "alone": alone,
+    "concurrent": concurrent,
+    "pressure": pressure,
+    "takeover": takeover,
+    "steps": steps,
+    "acoustic": acoustic,
+    "pipeline": pipeline,
+}
