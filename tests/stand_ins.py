@@ -31,7 +31,7 @@ PLAN = WindowPlan(200, 100)
 WIDTH = 8
 CODEBOOKS = 8
 RATE = 320  # samples a frame
-QUICK = LeaseSettings(ttl_s=1.0, stall_s=20.0, max_strikes=3, orphan_s=5.0, sweep_s=0.1)
+QUICK = LeaseSettings(ttl_s=1.0, stall_s=120.0, max_strikes=3, orphan_s=5.0, sweep_s=0.1)
 
 FAMILY = Family(
     name="instant", plan=PLAN, codebooks=CODEBOOKS, rows=2, talker_components=(), acoustic_components=(), sizes=(),

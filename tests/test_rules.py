@@ -8,12 +8,7 @@ from broker_schemas import keys
 from broker_schemas.job import Status
 from tests.stand_ins import InstantAcoustic, InstantRunner, acoustic, running, talker
 from tests.test_pipeline import listen, sha256, submit
-
-
-async def reach(producer, job: str, condition) -> None:
-    async with asyncio.timeout(20):
-        while not condition(await producer.jobs.state(job)):
-            await asyncio.sleep(0.005)
+from tests.waiting import reach, until
 
 
 async def test_work_done_again_with_other_bytes_fails_the_job(producer, broker):
@@ -74,10 +69,13 @@ async def test_the_talker_admits_no_more_while_the_acoustic_stage_is_behind(prod
     runner = InstantRunner()
     with running(talker(broker, runner=runner, ready_limit=2)):
         jobs = [await submit(producer, seed=seed, frames=50) for seed in range(5)]
+
+        async def talked() -> int:
+            return sum([(await producer.jobs.state(job)).terminal for job in jobs])
+
+        await until(lambda: runner.steps and runner.idle)
         await asyncio.sleep(1.5)
-        states = [await producer.jobs.state(job) for job in jobs]
-        talked = [state.terminal for state in states]
-        assert sum(talked) == 2
+        assert await until(talked) == 2
         with running(acoustic(broker)):
             for job in jobs:
                 await reach(producer, job, lambda state: state.status is Status.COMPLETED)

@@ -18,6 +18,7 @@ from broker_schemas.job import Status, fold
 from producer.follow import Chunk
 from tests.stand_ins import QUICK
 from tests.tiny_checkpoint import tiny_checkpoint
+from tests.waiting import until
 from workers import run
 from workers.models.family import load_family
 from workers.settings import Settings, load
@@ -62,7 +63,7 @@ async def client(real_broker, settings):
     app = create_app(real_broker, {"minimax_music3": contract}, ApiSettings())
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://songline", timeout=120) as client,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://songline", timeout=600) as client,
     ):
         client.producer = await app.state.service.producer()
         yield client
@@ -71,7 +72,7 @@ async def client(real_broker, settings):
 async def sing(client, song: dict) -> str:
     """Submit, poll, and fetch the file: the sha256 of its PCM."""
     job = (await client.post("/v1/jobs", json=song)).json()["id"]
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(600):
         while (await client.get(f"/v1/jobs/{job}?wait=20")).json()["status"] not in (
             "completed",
             "failed",
@@ -114,6 +115,7 @@ async def test_one_song_one_sha256(client, real_broker, settings):
         )
         assert batch[7] == alone
     with serving(real_broker, settings, talkers=2, acoustics=2):
+        await until(lambda: real_broker.client().hlen(keys.WORKERS) == 4)
         again = await asyncio.gather(
             *(sing(client, song) for song in OTHERS), sing(client, SONG), sing(client, SONG | {"async_chunk": False})
         )

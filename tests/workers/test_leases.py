@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import time
+import threading
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from broker_schemas import events as ev
-from broker_schemas import log
+from broker_schemas import keys, log
 from tests.stand_ins import QUICK, request
+from tests.waiting import PATIENCE_S
 from workers.leases import STALLED, Keeper, Lease, Leases, Refusal, Watchdog
 
 JOB = "job_x"
@@ -53,31 +56,48 @@ def test_what_cannot_be_taken(leases, broker):
     assert other.take("job_none") == Refusal("gone")
 
 
-def test_the_keeper_renews_while_the_step_runs(leases, broker):
+def test_the_keeper_renews_while_the_step_runs(broker):
     """Renewal runs outside the step's thread: a long step does not cost the job."""
+    patient = replace(QUICK, ttl_s=10.0)
+    leases, other = (
+        Leases(broker.client(), role="talker", worker=name, profile="p", settings=patient) for name in ("w", "other")
+    )
+    log.Scripts(broker.client())(log.append(request(), job=JOB, by="test"))
     lease = leases.take(JOB)
-    keeper = Keeper(leases, [Watchdog("loop", 60)], lambda: None, QUICK.ttl_s)
+
+    def expires() -> int:
+        return int(broker.client().hget(keys.lease(JOB, "talker"), "expires"))
+
+    keeper = Keeper(leases, [Watchdog("loop", 60)], lambda: None, ttl_s=0.3)
+    first = expires()
     keeper.start()
-    other = Leases(broker.client(), role="talker", worker="other", profile="p", settings=QUICK)
     try:
-        ends = time.monotonic() + 2 * QUICK.ttl_s
-        while time.monotonic() < ends:
+        while expires() < first + 1000:  # ms: some ten renewals
             assert other.take(JOB) == Refusal("held")
-            time.sleep(0.05)
     finally:
         keeper.stop()
     assert lease.over is None
 
 
-def test_a_stuck_process_ends_itself(leases):
-    ended = []
+def test_a_stuck_process_ends_itself(leases, monkeypatch):
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr("workers.leases.time", clock)
+    looked, ended = threading.Semaphore(0), []
     watchdog = Watchdog("loop", 0.2, end=ended.append)
-    keeper = Keeper(leases, [watchdog], lambda: None, ttl_s=0.1)
+    keeper = Keeper(leases, [watchdog], looked.release, ttl_s=0.03)
+
+    def looks() -> None:
+        """The keeper has looked since."""
+        for _ in range(2):
+            assert looked.acquire(timeout=PATIENCE_S)
+
     keeper.start()
-    for _ in range(10):
+    for _ in range(5):
+        clock.now += 0.15
         watchdog.beat()
-        time.sleep(0.05)
+        looks()
     assert not ended
-    time.sleep(0.4)
+    clock.now += 0.25
+    looks()
     keeper.stop()
     assert ended and set(ended) == {STALLED}

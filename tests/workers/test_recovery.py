@@ -16,6 +16,7 @@ from broker_schemas.events import encode_open
 from broker_schemas.job import Status
 from tests.stand_ins import QUICK, InstantAcoustic, InstantRunner, acoustic, request, running, sweeper, talker
 from tests.test_pipeline import listen, sha256, submit
+from tests.waiting import PATIENCE_S, reach, until
 
 only_redis = pytest.mark.parametrize("broker", ["redis"], indirect=True)
 
@@ -30,13 +31,6 @@ def sweeping(broker):
     finally:
         ended.set()
         thread.join()
-
-
-async def reach(producer, job: str, condition, within_s: float = 20):
-    async with asyncio.timeout(within_s):
-        while not condition(state := await producer.jobs.state(job)):
-            await asyncio.sleep(0.01)
-    return state
 
 
 async def completed(producer, job: str) -> str:
@@ -125,7 +119,10 @@ async def test_songs_that_are_refused_make_room_for_others(producer, broker):
 
 
 async def test_a_step_that_raises_is_a_strike(producer, broker):
+    struck = threading.Event()
+
     def poison():
+        struck.set()
         raise RuntimeError("device error")
 
     job = await submit(producer)
@@ -134,10 +131,10 @@ async def test_a_step_that_raises_is_a_strike(producer, broker):
         while not (await producer.jobs.state(job)).status.final:
             lives += 1
             assert lives <= QUICK.max_strikes + 2
+            struck.clear()
             with pytest.raises(RuntimeError), running(talker(broker, runner=InstantRunner(before_step=poison))):
-                await reach(producer, job, lambda state, n=lives: state.attempts.get("talker", 0) >= n or state.error)
-                await asyncio.sleep(0.3)
-                if (await producer.jobs.state(job)).status.final:
+                await reach(producer, job, lambda state: struck.is_set() or state.error)
+                if not struck.is_set():
                     raise RuntimeError
     error = (await producer.jobs.state(job)).error
     assert error.code == "worker_lost" and "device error" in error.message
@@ -257,7 +254,7 @@ async def test_a_follower_of_a_log_that_went_back_hears_the_end(producer, broker
     rewind(client, before)
     producer.jobs.forget(job)
     await producer.cancel(job, by_whom="me")
-    await asyncio.wait_for(following, 10)
+    await asyncio.wait_for(following, PATIENCE_S)
     assert told == ["job.requested", *["rows.freed"] * 3, "job.cancelled"]
 
 
@@ -268,7 +265,7 @@ async def test_a_log_that_stays_broken_is_said_to_be(producer, broker):
     body = encode_open(ev.AudioChunk(index=5, samples=1, start_sample=0, sha256=""), job=job, by="x")
     broker.client().xadd(keys.log(job), {"e": b"\x87" + body + b"\xa3seq\x02\xa2at\x00"}, id="2-0")
     with pytest.raises(BrokenLog):
-        await asyncio.wait_for(listen(producer, job), 10)
+        await asyncio.wait_for(listen(producer, job), PATIENCE_S)
 
 
 async def test_the_publisher_s_own_watchdog_ends_a_stuck_process(broker, producer):
@@ -276,6 +273,7 @@ async def test_the_publisher_s_own_watchdog_ends_a_stuck_process(broker, produce
 
     worker = talker(broker, settings=replace(QUICK, stall_s=0.5))
     ended = threading.Event()
+    worker._ownership.watchdog.end = lambda code: None
     publisher = worker._ownership.publisher
     publisher._watchdog.end = lambda code: ended.set()
 
@@ -285,9 +283,8 @@ async def test_the_publisher_s_own_watchdog_ends_a_stuck_process(broker, produce
     append, publisher._append = publisher._append, refuse
     with running(worker):
         await submit(producer, frames=9000)
-        await asyncio.sleep(2.5)
+        await until(ended.is_set)
         publisher._append = append
-    assert ended.is_set()
 
 
 @only_redis
@@ -321,10 +318,10 @@ async def test_a_publisher_that_dies_takes_its_worker_down_and_frees_its_jobs(pr
 
     with sweeping(broker):
         with pytest.raises(ZeroDivisionError), running(worker):
-            job = await submit(producer, frames=300)
+            job = await submit(producer, frames=3000)
             await reach(producer, job, lambda state: state.draws > 0)
             worker._ownership.publisher._append = die
-            await asyncio.sleep(1.0)
+            await until(lambda: not worker._ownership._keeper.is_alive())
         assert not worker._ownership.leases.held() and not worker._ownership._keeper.is_alive()
         with running(talker(broker), acoustic(broker)):
             await completed(producer, job)
@@ -341,9 +338,12 @@ async def test_a_log_that_stays_behind_its_head_is_not_tried_for_ever(producer, 
 
 
 async def test_a_carry_that_cannot_be_read_harms_its_own_job_only(producer, broker):
-    broken = await submit(producer, frames=430)
-    with running(talker(broker), acoustic(broker, model=InstantAcoustic(window_s=0.2))):
+    broken, stopping = await submit(producer, frames=430), threading.Event()
+    slow = InstantAcoustic(after_window=lambda index: index == 2 and stopping.wait(PATIENCE_S))
+    with running(talker(broker), acoustic(broker, model=slow)) as stop:
         await reach(producer, broken, lambda state: state.terminal and state.chunks == 2)
+        stop.set()
+        stopping.set()
     broker.client().set(keys.carry(broken), b"\x81\xa1x\x01")
     with sweeping(broker), running(talker(broker), acoustic(broker)):
         await completed(producer, await submit(producer, seed=2, frames=250))
@@ -366,7 +366,5 @@ async def test_idle_owners_are_forgotten_and_come_back(producer, broker):
     with sweeping(broker), running(talker(broker), acoustic(broker)):
         for owner in ("a", "b"):
             await completed(producer, await submit(producer, owner=owner, frames=50))
-        async with asyncio.timeout(5):
-            while broker.client().scard(keys.owners("instant")):
-                await asyncio.sleep(0.05)
+        await until(lambda: not broker.client().scard(keys.owners("instant")))
         await completed(producer, await submit(producer, owner="a", frames=50))

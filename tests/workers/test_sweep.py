@@ -14,6 +14,7 @@ from broker_schemas.heartbeat import Heartbeat, broker_ms
 from broker_schemas.job import Status
 from producer.submit import Producer
 from tests.stand_ins import QUICK, acoustic, request, running, sweeper, talker
+from tests.waiting import reach
 
 
 class Crash(Exception):
@@ -45,9 +46,7 @@ def crashing(producer, monkeypatch):
 
 
 async def done(producer, job: str, status: Status) -> None:
-    async with asyncio.timeout(20):
-        while (await producer.jobs.state(job)).status is not status:
-            await asyncio.sleep(0.02)
+    await reach(producer, job, lambda state: state.status is status)
 
 
 async def only_job(client) -> str:
@@ -72,9 +71,7 @@ async def test_a_crash_between_span_and_ready_pointer(producer, broker):
     worker = talker(broker)
     worker._ownership.publisher._point = lambda entry: None
     with running(worker):
-        async with asyncio.timeout(10):
-            while not (await producer.jobs.state(job)).terminal:
-                await asyncio.sleep(0.02)
+        await reach(producer, job, lambda state: state.terminal)
     assert broker.client().xlen(keys.ready("instant")) == 0
     with running(acoustic(broker)):
         for _ in range(2):
