@@ -7,14 +7,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from broker_schemas.events import JobRequested
+from tests.songs import admit, finish, song, sung
 from tests.tiny_checkpoint import tiny_checkpoint
 from workers.models.minimax_music3.talker import load_talker
 from workers.runners.torch_runner import TorchRunner
-from workers.talker.frames import FrameHistory
 from workers.talker.rows import DoesNotFit, NoFreeRows, RowSlots
 
-FRAMES = 24
 MAX_JOBS = 16
 
 
@@ -28,33 +26,6 @@ def talker(request, device):
 
 def new_runner(talker, **kwargs) -> TorchRunner:
     return TorchRunner(talker, **{"max_jobs": MAX_JOBS, "max_model_len": 1024} | kwargs)
-
-
-def song(seed: int, *, frames: int = FRAMES, forced: np.ndarray | None = None, sent: int = 0) -> FrameHistory:
-    """Each seed has a prompt of its own length, some longer than a prefill chunk."""
-    params = {"instructions": "a slow waltz", "max_new_tokens": frames, "async_chunk": True}
-    request = JobRequested(
-        model="minimax_music3", input="[verse]\n" + "la " * (1 + 17 * (seed % 8)), params=params, seed=seed, owner="o",
-        deadline=0, ttl_ms=1,
-    )  # fmt: skip
-    forced = np.empty((0, 8), np.int16) if forced is None else forced
-    return FrameHistory(f"job_{seed}", request, frames, lead=1, forced=forced, sent=sent)
-
-
-def admit(runner, talker, history: FrameHistory) -> FrameHistory:
-    runner.admit(history, talker.prompts(history.request))
-    return history
-
-
-def finish(runner, history: FrameHistory) -> FrameHistory:
-    while history.reason is None:
-        runner.step()
-    runner.free(history.job)
-    return history
-
-
-def sung(history: FrameHistory) -> tuple[bytes, bytes, str | None]:
-    return np.stack(history.codes).tobytes(), np.stack(history.waiting).tobytes(), history.reason
 
 
 @pytest.fixture(scope="module")
@@ -183,11 +154,20 @@ def test_an_ended_song_is_left_alone(talker):
     assert short.frames == 2 and long.draw > short.draw
 
 
-def test_a_song_that_is_too_long_is_refused(talker):
+def test_the_end_of_the_positions_ends_the_song(talker):
+    """The frames that exist are delivered, and the reason says so."""
     history = song(1, frames=1000)
-    with pytest.raises(DoesNotFit, match="max_model_len is 1024"):
-        admit(new_runner(talker), talker, history)
-    assert admit(new_runner(talker, max_model_len=1000 + 1 + len(talker.prompts(history.request)[0])), talker, history)
+    positions = len(talker.prompts(history.request)[0]) + 1 + 10
+    runner = new_runner(talker, max_model_len=positions)
+    finish(runner, admit(runner, talker, history))
+    assert (history.frames, history.reason) == (10, "length")
+
+
+def test_a_prompt_that_leaves_no_room_is_refused(talker):
+    runner = new_runner(talker, max_model_len=30)
+    with pytest.raises(DoesNotFit, match="max_model_len is 30"):
+        admit(runner, talker, song(7))
+    assert runner.idle
 
 
 def test_the_profile_names_what_changes_bits(talker):

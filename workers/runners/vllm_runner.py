@@ -19,6 +19,9 @@ from workers.talker.frames import FrameHistory
 from workers.talker.rows import fit
 
 
+_BLOCK = 32  # positions that keys and values are kept by; the least on the CPU
+
+
 class VllmRunner:
     """Implements `workers.talker.worker.Runner`.
 
@@ -63,6 +66,7 @@ class VllmRunner:
             "max_num_seqs": self._decode_rows,
             "max_num_batched_tokens": settings.max_num_batched_tokens or step_tokens(settings, family),
             "long_prefill_token_threshold": settings.prefill_chunk,
+            "block_size": _BLOCK,
             "enable_prefix_caching": False,
             "enable_chunked_prefill": True,
             "async_scheduling": cuda,
@@ -116,13 +120,12 @@ class VllmRunner:
         return InprocClient(self._config, UniProcExecutor, log_stats=False)
 
     def _check_room(self) -> None:
-        cache = self._config.cache_config
-        block, blocks = cache.block_size, cache.num_gpu_blocks - 1  # the engine keeps one for itself
-        needed = self._rows * -(-self._settings.max_model_len // block)
+        blocks = self._config.cache_config.num_gpu_blocks - 1  # the engine keeps one for itself
+        needed = self._rows * -(-self._settings.max_model_len // _BLOCK)
         if blocks < needed:
-            fits = blocks // self._rows * block
+            fits = blocks // self._rows * _BLOCK
             raise BadSettings(
-                f"the key-value cache has {blocks} blocks of {block} positions, and a song of talker.max_model_len "
+                f"the key-value cache has {blocks} blocks of {_BLOCK} positions, and a song of talker.max_model_len "
                 f"{self._settings.max_model_len} positions in {self._rows} rows needs {needed}: give the talker more "
                 f"memory (gpu_memory_utilization, kv_cache_gib, num_gpu_blocks), or set max_model_len to at most {fits}"
             )
@@ -214,7 +217,7 @@ class VllmRunner:
             "max_model_len": settings.max_model_len,
             "prefill_chunk": settings.prefill_chunk,
             "max_num_batched_tokens": config.scheduler_config.max_num_batched_tokens,
-            "block_size": config.cache_config.block_size,
+            "block_size": _BLOCK,
             "compilation": self._compilation(),
             "batch_invariant": settings.batch_invariant,
             "exclusive_prefill": settings.exclusive_prefill,

@@ -259,7 +259,8 @@ class VllmTalker:
         who = Drawing(slots, self._seeds[slots], draws, repeats=draws < self._forced[slots])
         drawn = self.model.draw(hidden, codes, who)
         self._codes[self._all, self._draws] = drawn.codes
-        self._next.copy_(self.model.feedback(drawn.codes, self._all, self._draws))
+        drew = (self._draws < self._max_draws)[:, None]
+        self._next.copy_(torch.where(drew, self.model.feedback(drawn.codes, self._all, self._draws), self._next))
         self._signals[:-1] = torch.where(drawn.ended, END, FRAME)
         self._frame_codes.copy_(drawn.codes)
         self._frame_ended.copy_(drawn.ended)

@@ -1,0 +1,40 @@
+"""Songs for runners under test, and how they are sung: MiniMax-Music3 at its tiny size."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from broker_schemas.events import JobRequested
+from workers.talker.frames import FrameHistory
+
+FRAMES = 24
+
+
+def song(
+    seed: int, *, job: str | None = None, frames: int = FRAMES, forced: np.ndarray | None = None, sent: int = 0
+) -> FrameHistory:
+    """Each seed has a prompt of its own length, some longer than a prefill chunk."""
+    params = {"instructions": "a slow waltz", "max_new_tokens": frames, "async_chunk": True}
+    request = JobRequested(
+        model="minimax_music3", input="[verse]\n" + "la " * (1 + 17 * (seed % 8)), params=params, seed=seed, owner="o",
+        deadline=0, ttl_ms=1,
+    )  # fmt: skip
+    forced = np.empty((0, 8), np.int16) if forced is None else forced
+    return FrameHistory(job or f"job_{seed}", request, frames, lead=1, forced=forced, sent=sent)
+
+
+def admit(runner, talker, history: FrameHistory) -> FrameHistory:
+    runner.admit(history, talker.prompts(history.request))
+    return history
+
+
+def finish(runner, history: FrameHistory) -> FrameHistory:
+    while history.reason is None:
+        runner.step()
+    runner.free(history.job)
+    return history
+
+
+def sung(history: FrameHistory) -> tuple[bytes, bytes, str | None]:
+    """Codes, conditioning, and why it ended."""
+    return np.stack(history.codes).tobytes(), np.stack(history.waiting).tobytes(), history.reason
