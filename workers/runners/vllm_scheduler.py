@@ -144,9 +144,8 @@ class PairScheduling:
         return output
 
     def _fill(self, step: Step) -> None:
-        preempted = self._step_running(step, self._running_chunks())
-        if not preempted:  # a runner cannot drop a row and take it back in one step
-            self._admit_waiting(step)
+        self._step_running(step, self._running_chunks())
+        self._admit_waiting(step)
 
     def _fill_exclusively(self, step: Step) -> None:
         """One job's prefill, or a decode of all: in turns where there is both."""
@@ -165,14 +164,13 @@ class PairScheduling:
     def _running_chunks(self) -> dict[Job, int]:
         return {job: self._next_chunk(job) for job in self._running_jobs()}
 
-    def _step_running(self, step: Step, chunks: dict[Job, int]) -> bool:
-        """Give each of these running jobs its chunk, oldest first; whether any was preempted for it.
+    def _step_running(self, step: Step, chunks: dict[Job, int]) -> None:
+        """Give each of these running jobs its chunk, oldest first.
 
         The tokens of the decodes are set aside before any prefill gets some. Who is preempted is younger than all that
-        were given theirs, so nothing is taken back.
+        were given theirs, so nothing is taken back; and it held too little to fit in again in the same step.
         """
         step.spare -= sum(len(job.rows) for job, chunk in chunks.items() if chunk == 1)
-        preempted_before = self.preempted_jobs
         for job, chunk in chunks.items():
             if job.first.status != RequestStatus.RUNNING:
                 break  # it made room, and so did all after it
@@ -181,7 +179,6 @@ class PairScheduling:
                 step.spare -= cost
                 step.running += job.rows
                 self._give(step, job, chunk)
-        return self.preempted_jobs > preempted_before
 
     def _admit_waiting(self, step: Step, at_most: int | None = None) -> None:
         """Admit jobs in their order, as long as the next one fits."""
@@ -279,7 +276,7 @@ class PairScheduling:
     def _preempt(self, job: Job) -> None:
         self.preempted_jobs += 1
         now = time.monotonic()
-        for row in reversed(job.rows):  # each goes to the front of the queue
+        for row in job.rows:  # each goes to the front of the queue
             self.running.remove(row)
             self._preempt_request(row, now)
 
