@@ -21,7 +21,7 @@ class Plan:
 
 
 DRY = Plan(
-    lengths=(1, 8, 20), levels=(2, 4), songs=6, shortest=4, longest=16, pressed=24, taken_over=20, measured=10,
+    lengths=(1, 8, 20), levels=(2, 4), songs=6, shortest=4, longest=16, pressed=80, taken_over=20, measured=10,
     windows=2, served=60, listeners=(1, 2),
 )  # fmt: skip
 WHOLE = Plan(

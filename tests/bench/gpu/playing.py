@@ -38,11 +38,10 @@ class Playing:
 
     def outcome(self, steps: int) -> dict[str, Any]:
         codes = np.stack(self.history.codes) if self.history.codes else np.empty((0, 0), np.int16)
-        total = hashlib.sha256(np.ascontiguousarray(codes, dtype="<i2"))
-        total.update(self.conditioning.digest())
         return {
             "song": self.visit.song.name,
-            "sha256": total.hexdigest(),
+            "codes_sha256": hashlib.sha256(np.ascontiguousarray(codes, dtype="<i2")).hexdigest(),
+            "conditioning_sha256": self.conditioning.hexdigest(),
             "codes": [_mark(row) for row in codes],
             "rows": self.rows,
             "frames": self.history.frames,
