@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import time
 from pathlib import Path
 
 import redis
 
+from tests.ports import free_port
+from tests.waiting import PATIENCE_S
+
 BINARY = shutil.which("redis-server")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class RedisServer:
@@ -37,12 +33,13 @@ class RedisServer:
         ]  # fmt: skip
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         client = redis.Redis(port=self.port)
-        for _ in range(200):
+        ends = time.monotonic() + PATIENCE_S
+        while self._process.poll() is None and time.monotonic() < ends:
             try:
                 client.ping()
                 return
             except redis.RedisError:
-                time.sleep(0.05)
+                time.sleep(0.02)
         raise RuntimeError(f"redis-server did not start: {command}")
 
     def kill(self) -> None:

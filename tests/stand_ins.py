@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from broker_schemas.events import JobRequested
+from tests.waiting import PATIENCE_S
 from workers.acoustic.worker import AcousticWorker
 from workers.models.family import Family
 from workers.owning import Ownership, worker_name
@@ -179,8 +180,10 @@ def running(*workers):
         yield stop
     finally:
         stop.set()
+        for worker in workers:
+            worker._ownership.signals.stop()  # an idle one looks up at once
         for thread in threads:
-            thread.join(timeout=30)
+            thread.join(timeout=PATIENCE_S)
     if errors:
         raise errors[0]
 

@@ -14,6 +14,7 @@ from api.server import Server, config
 from api.settings import ApiSettings
 from producer.submit import Limits
 from tests.api.player import HumContract, Player
+from tests.waiting import PATIENCE_S
 
 SETTINGS = ApiSettings(limits=Limits(ttl_s=60, max_jobs=100), keep_alive_s=15, name="api-test")
 
@@ -28,7 +29,7 @@ class Api:
         port = server.servers[0].sockets[0].getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
         self.ws_url = f"ws://127.0.0.1:{port}"
-        self.http = httpx.AsyncClient(base_url=self.url, timeout=20)
+        self.http = httpx.AsyncClient(base_url=self.url, timeout=PATIENCE_S)
 
     @property
     def service(self):
@@ -52,7 +53,7 @@ class Api:
 @asynccontextmanager
 async def serving(broker, **changes):
     app = create_app(broker, {"hum": HumContract()}, replace(SETTINGS, **changes))
-    server = Server(config(app, host="127.0.0.1", port=0, log_level="warning"))
+    server = Server(config(app, host="127.0.0.1", port=0, log_level="warning", grace_s=60))
     task = asyncio.create_task(server.serve())
     while not server.started:
         assert not task.done(), task.exception()
@@ -63,7 +64,7 @@ async def serving(broker, **changes):
     finally:
         await api.http.aclose()
         server.should_exit = True
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, PATIENCE_S)
 
 
 @pytest.fixture
@@ -77,12 +78,3 @@ async def redis_api(real_broker):
     """For what does not depend on the kind of broker."""
     async with serving(real_broker) as api:
         yield api
-
-
-async def until(condition, seconds: float = 10.0):
-    """Wait until an async condition gives something true; returns that."""
-    for _ in range(int(seconds / 0.02)):
-        if found := await condition():
-            return found
-        await asyncio.sleep(0.02)
-    raise AssertionError("it did not come about")

@@ -11,8 +11,9 @@ import pytest
 import soundfile
 
 from broker_schemas import keys
-from tests.api.conftest import serving, until
+from tests.api.conftest import serving
 from tests.api.player import SAMPLES, song
+from tests.waiting import until
 
 
 async def test_pcm_and_wav_hold_the_very_samples(api):

@@ -11,9 +11,10 @@ import pytest
 from redis.exceptions import ResponseError
 
 from api.errors import as_api_error
-from tests.api.conftest import serving, until
+from tests.api.conftest import serving
 from tests.api.player import beat, song
 from tests.redis_server import RedisServer
+from tests.waiting import PATIENCE_S, until
 
 BODY = {"model": "hum", "input": "la"}
 
@@ -156,7 +157,7 @@ async def test_a_broker_that_is_away_is_said_and_survived(tmp_path):
             server.start()
             player.sound(1, last=True)
             player.complete()
-            await asyncio.wait_for(listening, 20)
+            await asyncio.wait_for(listening, PATIENCE_S)
             assert got == song(5, 2)
             assert (await api.http.get(job["links"]["self"])).json()["status"] == "completed"
     finally:
@@ -191,9 +192,10 @@ async def test_a_broker_that_takes_no_writes_is_said(tmp_path):
         server.kill()
 
 
-async def test_a_broker_that_does_not_answer_is_said_soon(tmp_path):
+async def test_a_broker_that_does_not_answer_is_said_soon(tmp_path, monkeypatch):
     from broker_schemas.connection import RedisBroker
 
+    monkeypatch.setattr("api.about._PATIENCE_S", 0.2)
     server = RedisServer(tmp_path)
     try:
         async with serving(RedisBroker(server.url)) as api:

@@ -9,7 +9,8 @@ import pytest
 
 from broker_schemas import keys
 from broker_schemas.codec import pack, unpack
-from tests.api.conftest import serving, until
+from tests.api.conftest import serving
+from tests.waiting import until
 
 
 async def test_a_submitted_job_is_in_the_log_with_all_that_its_sound_depends_on(api):
@@ -73,40 +74,40 @@ async def test_queue_positions_count_those_before(api):
 
 async def test_wait_holds_until_the_job_changes(api):
     job = await api.submit()
-    waiting = asyncio.create_task(api.http.get(job["links"]["self"], params={"wait": 15}))
+    waiting = asyncio.create_task(api.http.get(job["links"]["self"], params={"wait": 60}))
     await asyncio.sleep(0.3)
     assert not waiting.done()
     began = time.monotonic()
     api.player(job).admit(5)
     assert (await waiting).json()["status"] == "talking"
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 30
 
 
 async def test_wait_ends_when_time_is_out_or_nothing_can_change(api):
     job = await api.submit()
     began = time.monotonic()
     assert (await api.http.get(job["links"]["self"], params={"wait": 0.4})).json()["status"] == "queued"
-    assert 0.35 < time.monotonic() - began < 3
+    assert time.monotonic() - began > 0.35
     api.player(job).play(5, 1)
     began = time.monotonic()
-    assert (await api.http.get(job["links"]["self"], params={"wait": 15})).json()["status"] == "completed"
-    assert time.monotonic() - began < 2
+    assert (await api.http.get(job["links"]["self"], params={"wait": 60})).json()["status"] == "completed"
+    assert time.monotonic() - began < 30
 
 
 async def test_a_waiting_client_is_answered_when_the_api_stops(api):
     job = await api.submit()
-    waiting = asyncio.create_task(api.http.get(job["links"]["self"], params={"wait": 15}))
+    waiting = asyncio.create_task(api.http.get(job["links"]["self"], params={"wait": 60}))
     await asyncio.sleep(0.3)
     began = time.monotonic()
     api.server.should_exit = True
     answer = await waiting
     assert (answer.status_code, answer.json()["status"]) == (200, "queued")
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 30
 
 
 async def test_a_waiting_client_that_leaves_is_let_go(redis_api):
     job, client = await redis_api.submit(), redis_api.broker.client()
-    waiting = [asyncio.create_task(redis_api.http.get(job["links"]["self"], params={"wait": 15})) for _ in range(5)]
+    waiting = [asyncio.create_task(redis_api.http.get(job["links"]["self"], params={"wait": 60})) for _ in range(5)]
 
     async def blocked(count: int):
         return client.info("clients")["blocked_clients"] == count
@@ -116,7 +117,7 @@ async def test_a_waiting_client_that_leaves_is_let_go(redis_api):
     for task in waiting:
         task.cancel()
     await until(lambda: blocked(0))
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
 
 
 async def test_an_idempotency_key_gives_one_job(api):

@@ -12,8 +12,9 @@ import pytest
 import soundfile
 
 from broker_schemas import keys
-from tests.api.conftest import serving, until
+from tests.api.conftest import serving
 from tests.api.player import Player, song
+from tests.waiting import PATIENCE_S, until
 
 BODY = {"model": "hum", "input": "la", "seed": 5}
 
@@ -39,7 +40,7 @@ async def answered(api, request, windows=3, seed=5):
     task = asyncio.ensure_future(request)
     player = Player(api.broker, await newest_job(api))
     await asyncio.to_thread(player.play, seed, windows)
-    return await asyncio.wait_for(task, 20)
+    return await asyncio.wait_for(task, PATIENCE_S)
 
 
 @pytest.fixture
@@ -95,7 +96,7 @@ async def test_openais_events_carry_the_sound_as_it_is_made(api, fields):
     assert not listening.done()
     player.sound(2, last=True)
     player.complete()
-    await asyncio.wait_for(listening, 10)
+    await asyncio.wait_for(listening, PATIENCE_S)
     assert b"".join(deltas) == song(5, 3)
     assert done["type"] == "speech.audio.done" and done["usage"]["output_tokens"] == 300
 
@@ -122,7 +123,7 @@ async def test_raw_streams_grow_as_the_sound_is_made(api):
     assert not listening.done()
     player.sound(1, last=True)
     player.complete()
-    await asyncio.wait_for(listening, 10)
+    await asyncio.wait_for(listening, PATIENCE_S)
     assert got == song(5, 2)
 
 
@@ -142,7 +143,7 @@ async def test_a_dropped_connection_cancels_the_job(api, fields, sounding):
         state = (await api.http.get(f"/v1/jobs/{job}")).json()
         return state if state["status"] == "cancelled" else None
 
-    assert (await until(cancelled, 5))["cancelled_by"] == "client disconnected"
+    assert (await until(cancelled))["cancelled_by"] == "client disconnected"
 
 
 async def test_a_dropped_connection_with_an_idempotency_key_finds_its_job_again(api):
@@ -174,21 +175,21 @@ async def test_a_failed_job_answers_with_its_error(api):
     for retryable, status in ((False, 500), (True, 503)):
         request = asyncio.create_task(api.http.post("/v1/audio/speech", json=BODY))
         Player(api.broker, await newest_job(api)).fail(retryable=retryable)
-        answer = await asyncio.wait_for(request, 10)
+        answer = await asyncio.wait_for(request, PATIENCE_S)
         assert answer.status_code == status and answer.json()["error"]["code"] == "no_frames"
         assert answer.headers.get("x-should-retry") == (None if retryable else "false")
     request = asyncio.create_task(api.http.post("/v1/audio/speech", json=BODY | {"stream_format": "audio"}))
     Player(api.broker, await newest_job(api)).fail()
-    assert (await asyncio.wait_for(request, 10)).status_code == 500
+    assert (await asyncio.wait_for(request, PATIENCE_S)).status_code == 500
     request = asyncio.create_task(api.http.post("/v1/audio/speech", json=BODY | {"stream": True}))
     Player(api.broker, await newest_job(api)).fail()
-    assert '"code": "no_frames"' in (await asyncio.wait_for(request, 10)).text.replace('":"', '": "')
+    assert '"code": "no_frames"' in (await asyncio.wait_for(request, PATIENCE_S)).text.replace('":"', '": "')
 
 
 async def test_a_synchronous_job_cancelled_by_another_is_409(api):
     request = asyncio.create_task(api.http.post("/v1/audio/speech", json=BODY))
     await api.http.delete(f"/v1/jobs/{await newest_job(api)}")
-    answer = await asyncio.wait_for(request, 10)
+    answer = await asyncio.wait_for(request, PATIENCE_S)
     assert answer.status_code == 409 and answer.json()["error"]["code"] == "job_cancelled"
 
 
@@ -224,7 +225,7 @@ async def test_openais_client_that_leaves_cancels(api, client):
     async def cancelled():
         return (await api.http.get(f"/v1/jobs/{job}")).json()["status"] == "cancelled"
 
-    await until(cancelled, 5)
+    await until(cancelled)
 
 
 async def test_openais_client_knows_the_errors_and_the_models(api, client):

@@ -13,8 +13,9 @@ import pytest
 import soundfile
 import websockets
 
-from tests.api.conftest import serving, until
+from tests.api.conftest import serving
 from tests.api.player import SAMPLES, song
+from tests.waiting import PATIENCE_S, until
 
 
 class Heard:
@@ -73,7 +74,7 @@ async def test_chunks_come_as_they_are_made(api):
         assert not listening.done()
     player.sound(1, last=True)
     player.complete()
-    await asyncio.wait_for(listening, 10)
+    await asyncio.wait_for(listening, PATIENCE_S)
     assert heard.pcm == song(5, 3)
     assert heard.end == "completed" and heard.job["status"] == "completed" and heard.last_id == "end"
     for index, chunk in enumerate(heard.chunks):
@@ -107,7 +108,7 @@ async def test_any_number_listen_from_any_time_on(api):
     player.sound(2, last=True)
     player.complete()
     late = [asyncio.create_task(listen(api, job)) for _ in range(8)]
-    for heard in await asyncio.wait_for(asyncio.gather(*early, *middle, *late), 30):
+    for heard in await asyncio.wait_for(asyncio.gather(*early, *middle, *late), PATIENCE_S):
         assert heard.pcm == song(5, 4) and heard.end == "completed"
 
 
@@ -123,7 +124,7 @@ async def test_the_last_event_tells_how_it_ended(api, end):
         player.fail()
     else:
         await api.http.delete(job["links"]["cancel"])
-    heard = await asyncio.wait_for(listening, 10)
+    heard = await asyncio.wait_for(listening, PATIENCE_S)
     assert heard.end == end and heard.pcm == song(5, 1)
 
 
@@ -132,7 +133,7 @@ async def test_a_purged_job_ends_its_streams(api):
     listening = asyncio.create_task(listen(api, job))
     await asyncio.sleep(0.2)
     await api.http.delete(job["links"]["self"], params={"purge": True})
-    assert (await asyncio.wait_for(listening, 10)).end in ("expired", "cancelled")
+    assert (await asyncio.wait_for(listening, PATIENCE_S)).end in ("expired", "cancelled")
 
 
 async def test_raw_sound_by_accept_or_by_format(api):
@@ -192,11 +193,12 @@ async def test_silence_is_filled_with_comments(broker):
     async with serving(broker, keep_alive_s=0.2) as api:
         job = await api.submit()
         heard = Heard()
+        began = time.monotonic()
         listening = asyncio.create_task(listen(api, job, heard=heard))
-        await asyncio.sleep(1.2)
-        assert 3 <= heard.comments <= 7 and not heard.chunks
+        await until(lambda: heard.comments >= 4)
+        assert heard.comments <= (time.monotonic() - began) / 0.2 and not heard.chunks
         api.player(job).play(5, 1)
-        await asyncio.wait_for(listening, 10)
+        await asyncio.wait_for(listening, PATIENCE_S)
 
 
 async def test_a_slow_listener_holds_up_nobody(api):
@@ -205,9 +207,8 @@ async def test_a_slow_listener_holds_up_nobody(api):
     writer.write(f"GET {job['links']['stream']} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
     await writer.drain()
     await reader.readexactly(100)  # and no more
-    began = time.monotonic()
-    assert all(heard.pcm == song(5, 60) for heard in await asyncio.gather(*(listen(api, job) for _ in range(4))))
-    assert time.monotonic() - began < 10
+    others = asyncio.gather(*(listen(api, job) for _ in range(4)))
+    assert all(heard.pcm == song(5, 60) for heard in await asyncio.wait_for(others, PATIENCE_S))
     writer.close()
 
 
@@ -244,7 +245,7 @@ async def test_a_websocket_has_the_same_sound(api):
     following = asyncio.create_task(follow())
     await asyncio.sleep(0.1)
     await asyncio.to_thread(api.player(job).play, 5, 3)
-    await asyncio.wait_for(following, 10)
+    await asyncio.wait_for(following, PATIENCE_S)
     assert pcm == song(5, 3) and [meta["index"] for meta in metas] == [0, 1, 2]
     assert end["type"] == "completed" and end["job"]["id"] == job["id"]
     async with websockets.connect(api.ws_url + job["links"]["ws"] + "?after=1") as socket:
@@ -299,6 +300,6 @@ async def test_a_stopping_api_ends_its_streams_and_cancels_nothing(broker):
         began = time.monotonic()
         api.server.should_exit = True
         await asyncio.gather(listening, return_exceptions=True)
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 30  # half its grace
     async with serving(broker) as api:
         assert (await api.http.get(job["links"]["self"])).json()["status"] == "queued"

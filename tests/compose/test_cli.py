@@ -13,6 +13,7 @@ from broker_schemas import keys
 from broker_schemas.heartbeat import Heartbeat
 from compose.broker import EmbeddedBroker
 from compose.cli import main
+from tests.waiting import PATIENCE_S
 from workers.owning import worker_name
 
 NOWHERE = "redis://127.0.0.1:1/0"
@@ -263,7 +264,7 @@ def test_clients_do_without_torch():
 def test_the_first_signal_asks_and_the_second_ends():
     script = (
         "import time; from compose.stopping import Stop; stop = Stop(lambda: print('asked', flush=True)); "
-        "stop.listen(); print('ready', flush=True); time.sleep(30)"
+        "stop.listen(); print('ready', flush=True); time.sleep(600)"
     )
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "ready\n"
@@ -271,4 +272,4 @@ def test_the_first_signal_asks_and_the_second_ends():
     assert process.stdout.readline() == "asked\n"
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
-    assert process.wait(5) == 128 + signal.SIGTERM
+    assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM

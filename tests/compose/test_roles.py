@@ -1,48 +1,33 @@
 """Each role as a process of its own, over a real Redis: the same bytes as all in one, and a stop that is no loss."""
 
-import shutil
 import signal
-import subprocess
 import time
 
-import httpx
 import pytest
-import redis
 
-from tests.compose.conftest import await_ready, free_port, run, serving, songline
+from tests.compose.conftest import await_ready, http, run, serving, songline
+from tests.ports import free_port
+from tests.redis_server import BINARY, RedisServer
+from tests.waiting import PATIENCE_S
 
-pytestmark = [
-    pytest.mark.redis,
-    pytest.mark.skipif(not shutil.which("redis-server"), reason="needs a redis-server binary"),
-]
+pytestmark = [pytest.mark.redis, pytest.mark.skipif(not BINARY, reason="needs a redis-server binary")]
 BODY = {"model": "minimax_music3", "input": "[verse]\nla", "instructions": "a ballad", "seed": 5, "max_new_tokens": 120}
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory):
-    port = free_port()
-    folder = tmp_path_factory.mktemp("redis")
-    command = ["redis-server", "--port", str(port), "--dir", str(folder), "--appendonly", "yes", "--save", ""]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    client = redis.Redis(port=port)
-    for _ in range(100):
-        try:
-            client.ping()
-            break
-        except redis.ConnectionError:
-            time.sleep(0.05)
-    yield f"redis://127.0.0.1:{port}/0"
-    server.terminate()
-    server.wait(10)
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    yield server.url
+    server.kill()
 
 
 def stopped(process):
     process.send_signal(signal.SIGTERM)
-    return process.wait(30)
+    return process.wait(PATIENCE_S)
 
 
 def sung(url, **fields):
-    answer = httpx.post(f"{url}/v1/audio/speech", json={**BODY, "response_format": "pcm", **fields}, timeout=120)
+    answer = http.post(f"{url}/v1/audio/speech", json={**BODY, "response_format": "pcm", **fields})
     return answer.raise_for_status().content
 
 
@@ -64,7 +49,7 @@ def test_roles_in_processes_of_their_own(broker, tiny):
             assert stopped(roles[role]) == 0
             code, _, told = run("health", "--role", role, "--broker", broker)
             assert (code, "has said a word" in told) == (1, True)
-        assert httpx.get(f"{url}/ready").status_code == 503
+        assert http.get(f"{url}/ready").status_code == 503
         assert stopped(roles["api"]) == 0
     finally:
         for process in roles.values():
@@ -76,19 +61,19 @@ def test_roles_in_processes_of_their_own(broker, tiny):
 def test_jobs_survive_the_process_that_served_them(broker, tiny):
     flags = ["--broker", broker, "--checkpoint", tiny]
     with serving("up", *flags) as (process, url):
-        job = httpx.post(f"{url}/v1/jobs", json={**BODY, "max_new_tokens": 400}).raise_for_status().json()["id"]
-        deadline = time.monotonic() + 60
-        while not httpx.get(f"{url}/v1/jobs/{job}").json()["frames"] and time.monotonic() < deadline:
-            time.sleep(0.1)
+        job = http.post(f"{url}/v1/jobs", json={**BODY, "max_new_tokens": 400}).raise_for_status().json()["id"]
+        deadline = time.monotonic() + PATIENCE_S
+        while not http.get(f"{url}/v1/jobs/{job}").json()["frames"] and time.monotonic() < deadline:
+            time.sleep(0.02)
         assert stopped(process) == 0
     with serving("up", *flags) as (_, url):
         code, _, errors = run("follow", job, url=url)
         assert code == 0, errors
         resumed = [
             event["data"]
-            for event in httpx.get(f"{url}/v1/jobs/{job}/events").json()["data"]
+            for event in http.get(f"{url}/v1/jobs/{job}/events").json()["data"]
             if event["type"] == "job.resumed"
         ]
-        log = httpx.get(f"{url}/v1/jobs/{job}/audio", params={"format": "pcm"}).content
+        log = http.get(f"{url}/v1/jobs/{job}/audio", params={"format": "pcm"}).content
         assert log == sung(url, max_new_tokens=400)
         assert resumed

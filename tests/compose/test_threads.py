@@ -1,12 +1,12 @@
 """Roles as threads: they stop together, and none dies in silence."""
 
 import threading
-import time
 
 import pytest
 
 from compose.threads import RoleThreads
 from compose.trouble import Trouble
+from tests.waiting import PATIENCE_S
 
 
 def waits(stop):
@@ -19,7 +19,7 @@ def test_all_end_when_stopped():
     threads.start("a", waits)
     threads.start("b", waits)
     stop.set()
-    threads.join(1)
+    threads.join(PATIENCE_S)
 
 
 def test_a_thread_that_dies_stops_the_others_and_tells_why():
@@ -36,7 +36,7 @@ def test_a_thread_that_dies_stops_the_others_and_tells_why():
     threads.start("acoustic", lives)
     threads.start("talker", dies)
     with pytest.raises(Trouble, match="talker thread died: RuntimeError: out of rows"):
-        threads.join(1)
+        threads.join(PATIENCE_S)
     assert told.is_set()
     assert ended.is_set()
 
@@ -46,7 +46,7 @@ def test_a_thread_that_leaves_unasked_counts_as_dead(leave):
     threads = RoleThreads(threading.Event(), on_death=lambda: None)
     threads.start("sweeper", leave)
     with pytest.raises(Trouble, match="sweeper thread died: it returned"):
-        threads.join(1)
+        threads.join(PATIENCE_S)
 
 
 def test_even_an_exit_is_a_death():
@@ -57,13 +57,14 @@ def test_even_an_exit_is_a_death():
 
     threads.start("talker", exits)
     with pytest.raises(Trouble, match="SystemExit"):
-        threads.join(1)
+        threads.join(PATIENCE_S)
 
 
 def test_a_thread_that_does_not_stop_in_time_is_named():
-    stop = threading.Event()
+    stop, released = threading.Event(), threading.Event()
     threads = RoleThreads(stop, on_death=lambda: None)
-    threads.start("talker", lambda stop: time.sleep(5))
+    threads.start("talker", lambda stop: released.wait())
     stop.set()
     with pytest.raises(Trouble, match=r"did not stop within 0\.1 s: talker"):
         threads.join(0.1)
+    released.set()

@@ -6,10 +6,10 @@ import signal
 import time
 import wave
 
-import httpx
 import pytest
 
-from tests.compose.conftest import run, serving, songline
+from tests.compose.conftest import http, run, serving, songline
+from tests.waiting import PATIENCE_S
 
 LYRICS = "[verse]\nThe river wrote a letter to the sea\n"
 SONG = ["--lyrics", "-", "--caption", "a slow folk ballad", "--frames", 220]
@@ -39,7 +39,7 @@ def submitted(url, seed, frames=220):
         "seed": seed,
         "max_new_tokens": frames,
     }
-    return httpx.post(f"{url}/v1/jobs", json=body).raise_for_status().json()["id"]
+    return http.post(f"{url}/v1/jobs", json=body).raise_for_status().json()["id"]
 
 
 def test_a_song_is_sung_and_saved(url, tmp_path):
@@ -55,7 +55,7 @@ def test_a_song_is_sung_and_saved(url, tmp_path):
     job = told.split()[0]
     assert run("follow", job, "--out", again, url=url)[0] == 0
     assert again.read_bytes() == out.read_bytes()
-    file = httpx.get(f"{url}/v1/jobs/{job}/audio", params={"format": "pcm"}).raise_for_status().content
+    file = http.get(f"{url}/v1/jobs/{job}/audio", params={"format": "pcm"}).raise_for_status().content
     assert hashlib.sha256(file).hexdigest() == digest(out)
 
 
@@ -79,17 +79,17 @@ def test_detach_and_cancel(url):
 def test_ctrl_c_cancels_the_job_it_waits_for(url, tmp_path):
     lyrics = tmp_path / "lyrics.txt"
     lyrics.write_text(LYRICS)
-    known = {job["id"] for job in httpx.get(f"{url}/v1/jobs").json()["data"]}
+    known = {job["id"] for job in http.get(f"{url}/v1/jobs").json()["data"]}
     client = songline("submit", "--lyrics", lyrics, "--caption", "endless", "--seed", 3, "--url", url)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_S
     new = set()
     while not new and time.monotonic() < deadline:
-        new = {job["id"] for job in httpx.get(f"{url}/v1/jobs").json()["data"]} - known
+        new = {job["id"] for job in http.get(f"{url}/v1/jobs").json()["data"]} - known
         time.sleep(0.05)
     client.send_signal(signal.SIGINT)
-    assert client.wait(20) == 130
+    assert client.wait(PATIENCE_S) == 130
     (job,) = new
-    assert httpx.get(f"{url}/v1/jobs/{job}").json()["status"] == "cancelled"
+    assert http.get(f"{url}/v1/jobs/{job}").json()["status"] == "cancelled"
 
 
 def test_a_refusal_names_the_field(url):
@@ -123,4 +123,4 @@ def test_it_stops_when_asked(tiny):
     with serving("up", "--checkpoint", tiny) as (process, url):
         submitted(url, seed=1, frames=3000)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_S) == 0
