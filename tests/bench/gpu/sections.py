@@ -122,13 +122,16 @@ def pressure(bench: Bench) -> None:
             bench.put("pressure", rows, notes)
             continue
         try:
-            _press(bench, runner, songs, together, rows)
+            _press(bench, runner, songs, together, rows, notes)
         except NotRun as error:
             notes.append(bench.fail("pressure", runner, error))
         bench.put("pressure", rows, notes)
 
 
-def _press(bench: Bench, runner: str, songs: list[Song], together: Scenario, rows: list[dict[str, Any]]) -> None:
+def _press(
+    bench: Bench, runner: str, songs: list[Song], together: Scenario, rows: list[dict[str, Any]], notes: list[str]
+) -> None:
+    """Adds a runner's rows and notes."""
     longest = 64 * math.ceil((bench.plan.pressed + 300) / 64)  # positions: the prompts take fewer than 300
     small = {"talker": {"max_model_len": longest, "max_jobs": _PRESSED_SONGS}}
     scenarios = _as_arguments([*(Scenario.alone(song) for song in songs), together])
@@ -149,11 +152,12 @@ def _press(bench: Bench, runner: str, songs: list[Song], together: Scenario, row
         try:
             [pressed] = _played(bench.child("play", tree, scenarios=_as_arguments([together])))
             rows.append(name | differences(pressed, reference))
+            if not pressed["preemptions"]:
+                notes.append(f"{runner}: with {blocks} blocks nothing was preempted, so that row shows nothing")
         except NotRun as error:
-            rows.append(
-                name | {"same": "failed", "first difference": bench.fail("pressure", f"{runner}, {blocks}", error)}
-            )
-        bench.put("pressure", rows)
+            rows.append(name | {"same": "failed"})
+            notes.append(bench.fail("pressure", f"{runner}, {blocks} blocks", error))
+        bench.put("pressure", rows, notes)
 
 
 def takeover(bench: Bench) -> None:
