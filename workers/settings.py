@@ -37,6 +37,7 @@ class TalkerSettings:
     kv_cache_gib: float | None = None  # its size, where not what is left; 1 on the CPU
     batch_invariant: bool = False  # vLLM's own batch-invariant kernels
     exclusive_prefill: bool = True  # a step prefills one job, or decodes: its shape is never the load's
+    compile_draw: bool = False  # torch.compile fuses the small kernels of the draw; CUDA only
     compilation: dict[str, Any] = field(default_factory=dict)  # vLLM's compilation_config, over what is set here
 
 

@@ -36,7 +36,7 @@ class SonglineTalker(nn.Module):
 
     Args:
         vllm_config: its additional_config["songline"] has `family`, `checkpoint`, `options` (the family's) and
-            `max_jobs`.
+            `max_jobs`, and `compile_draw`.
     """
 
     talker: VllmTalker
@@ -94,4 +94,5 @@ class SonglineTalker(nn.Module):
             dtype=dtype,
             device=device,
             graph=device.type == "cuda" and not config.model_config.enforce_eager,
+            compiled=ours["compile_draw"],
         )

@@ -84,6 +84,7 @@ class VllmRunner:
                     "least_tokens": self._decode_rows,
                     "resume_chunk": 1,
                     "exclusive_prefill": settings.exclusive_prefill,
+                    "compile_draw": settings.compile_draw and cuda,
                 }
             },
         }
@@ -93,8 +94,8 @@ class VllmRunner:
         if settings.kv_cache_gib or not cuda:
             arguments["kv_cache_memory_bytes"] = int((settings.kv_cache_gib or 1.0) * 2**30)
         if settings.model_runner == "v1":
-            worker = "TalkerWorker" if cuda else "CpuTalkerWorker"
-            arguments["worker_cls"] = f"workers.runners.vllm_v1.{worker}"
+            worker = "vllm_v1.TalkerWorker" if cuda else "vllm_v1_cpu.CpuTalkerWorker"
+            arguments["worker_cls"] = f"workers.runners.{worker}"
         return EngineArgs(**arguments).create_engine_config()
 
     @property
@@ -221,6 +222,7 @@ class VllmRunner:
             "compilation": self._compilation(),
             "batch_invariant": settings.batch_invariant,
             "exclusive_prefill": settings.exclusive_prefill,
+            "compile_draw": settings.compile_draw,
         }
 
     def close(self) -> None:

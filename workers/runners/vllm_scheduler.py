@@ -137,15 +137,12 @@ class PairScheduling:
             if self._exclusive:
                 self._fill_exclusively(step)
             else:
-                self._fill(step)
+                self._step_running(step, self._running_chunks())
+                self._admit_waiting(step)
         output = self._output_of(step)
         self._in_flight.append(step.jobs)
         self._update_after_schedule(output)
         return output
-
-    def _fill(self, step: Step) -> None:
-        self._step_running(step, self._running_chunks())
-        self._admit_waiting(step)
 
     def _fill_exclusively(self, step: Step) -> None:
         """One job's prefill, or a decode of all: in turns where there is both."""

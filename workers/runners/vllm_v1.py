@@ -1,4 +1,4 @@
-"""Model Runner V1: workers whose runner calls the talker before each forward, and in place of the sampler."""
+"""Model Runner V1 on CUDA: a worker whose runner calls the talker before each forward, and in place of the sampler."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 from vllm.config import CUDAGraphMode
 from vllm.v1.outputs import SamplerOutput
-from vllm.v1.worker.cpu_model_runner import CPUModelRunner
-from vllm.v1.worker.cpu_worker import CPUWorker
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 from vllm.v1.worker.gpu_worker import Worker
 
@@ -18,7 +16,7 @@ from workers.runners.vllm_model import CONFIG
 from workers.runners.vllm_talker import StepRows, VllmTalker
 
 
-class _TalkerSteps:
+class TalkerSteps:
     """What a V1 runner does otherwise for a talker."""
 
     @property
@@ -53,25 +51,13 @@ class _TalkerSteps:
         return SamplerOutput(signals[:, None].to(torch.int32), logprobs_tensors=None)
 
 
-class TalkerRunner(_TalkerSteps, GPUModelRunner):
-    """V1 on CUDA."""
-
-
-class CpuTalkerRunner(_TalkerSteps, CPUModelRunner):
-    """V1 on the CPU."""
+class TalkerRunner(TalkerSteps, GPUModelRunner):
+    """V1's runner, for a talker."""
 
 
 class TalkerWorker(Worker):
-    """A CUDA worker with a V1 talker runner."""
+    """vLLM's worker with that runner."""
 
     def init_device(self) -> None:
         super().init_device()
         self.model_runner = TalkerRunner(self.vllm_config, self.device)
-
-
-class CpuTalkerWorker(CPUWorker):
-    """A CPU worker with a V1 talker runner."""
-
-    def init_device(self) -> None:
-        super().init_device()
-        self.model_runner = CpuTalkerRunner(self.vllm_config, self.device)

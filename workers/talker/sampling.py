@@ -106,13 +106,24 @@ def _pick(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return values[:, :k], candidates[:, :k]
 
 
-def draw_top_k(logits: Tensor, keys: Tensor, k: int, candidates: Tensor | None = None) -> Tensor:
+def noise_of_all(keys: Tensor, candidates: int) -> Tensor | None:
+    """The Gumbel noise of candidates 0..n-1 of many draws at once, where the device keeps them all (see `most_likely`).
+
+    Elsewhere None: there, a draw hashes only the candidates that it keeps.
+    """
+    return gumbel(keys[..., None], torch.arange(candidates, device=keys.device)) if keys.is_cuda else None
+
+
+def draw_top_k(
+    logits: Tensor, keys: Tensor, k: int, candidates: Tensor | None = None, noise: Tensor | None = None
+) -> Tensor:
     """Draw one candidate a row from its k most likely; ties with the k-th stay in.
 
     Args:
         logits: (rows, n); -inf is never drawn where a row has anything else.
         keys: (rows,), of `draw_keys`.
         candidates: (rows, n) int64, which candidates the logits are of; 0..n-1 where not given.
+        noise: (rows, n) float64, of `noise_of_all` for these keys.
 
     Returns:
         (rows,) int64, the candidates drawn.
@@ -120,5 +131,5 @@ def draw_top_k(logits: Tensor, keys: Tensor, k: int, candidates: Tensor | None =
     values, kept = most_likely(logits, k)
     if candidates is not None:
         kept = candidates.gather(-1, kept)
-    scores = values + gumbel(keys[:, None], kept)
+    scores = values + (gumbel(keys[:, None], kept) if noise is None else noise)
     return kept.gather(-1, scores.argmax(dim=-1, keepdim=True))[:, 0]

@@ -87,7 +87,8 @@ class MusicAcoustic:
         # Its own, so that a talker's steps on the same card need not queue behind a window's.
         self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
 
-        whole_step = EulerStep(with_compiled_blocks(transformer) if compiled else transformer)
+        whole = for_whole_windows(transformer, self._device)
+        whole_step = EulerStep(with_compiled_blocks(whole) if compiled else whole)
         whole_vocoder = torch.compile(vocoder, **_COMPILE) if compiled else vocoder
         if cuda_graph:
             pool = torch.cuda.graph_pool_handle()
@@ -276,14 +277,39 @@ def _switch(settings: dict[str, Any], name: str, default: bool) -> bool:
     return chosen
 
 
+class HeldRotary(torch.nn.Module):
+    """One length's rotary tables, held. diffusers forgets a length once it has seen 32 others; a graph cannot."""
+
+    def __init__(self, tables: tuple[Tensor, Tensor]) -> None:
+        super().__init__()
+        self._tables = tables
+
+    def forward(self, length: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        return self._tables
+
+
+def for_whole_windows(transformer: torch.nn.Module, device: torch.device) -> torch.nn.Module:
+    """A transformer of the same weights for whole windows only."""
+    positions = config.latent_length(config.PLAN.window) + 1  # the time takes one
+    whole = _with_same_weights(transformer)
+    whole.rotary_emb = HeldRotary(transformer.rotary_emb(positions, device))
+    return whole
+
+
 def with_compiled_blocks(transformer: torch.nn.Module) -> torch.nn.Module:
-    """The same transformer, of the same weights, with compiled blocks; the one given stays as it was."""
-    compiled = copy.copy(transformer)
-    compiled._modules = dict(transformer._modules)
+    """A transformer of the same weights with compiled blocks."""
+    compiled = _with_same_weights(transformer)
     compiled.transformer_blocks = torch.nn.ModuleList(
         torch.compile(block, **_COMPILE) for block in transformer.transformer_blocks
     )
     return compiled
+
+
+def _with_same_weights(module: torch.nn.Module) -> torch.nn.Module:
+    """A copy whose submodules can be replaced; the one given stays as it is."""
+    twin = copy.copy(module)
+    twin._modules = dict(module._modules)
+    return twin
 
 
 def load_module(

@@ -18,7 +18,7 @@ from workers.models.minimax_music3.depth_decoder import DepthDecoder
 from workers.models.minimax_music3.prompt import build_prompt, unconditional
 from workers.models.minimax_music3.tokenizer import encode, load_tokenizer
 from workers.runners.torch_qwen3 import Qwen3, Qwen3Config
-from workers.talker.sampling import draw_keys, draw_top_k, guide, most_likely
+from workers.talker.sampling import draw_keys, draw_top_k, guide, most_likely, noise_of_all
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _OPTIONS = frozenset({"device", "dtype", "max_jobs"})
@@ -117,6 +117,7 @@ class MusicTalker:
         rows, jobs, _ = hidden.shape
         depth, slots = self._depth, drawing.slots
         cache = depth.new_cache(rows * jobs)
+        noise = noise_of_all(keys[:, 1:], depth.codes)
         semantic = depth.projection(self._embed_semantic(codes[:, 0])).expand_as(hidden)
         projected = torch.stack((depth.projection(hidden.flatten(0, 1)).view_as(hidden), semantic), dim=2).flatten(0, 1)
         conditioning = hidden[0].float() * self._mix[0]
@@ -128,7 +129,10 @@ class MusicTalker:
             if slots.numel():
                 logits = depth.audio_heads[codebook - 1](state.flatten(0, 1)).view(rows, jobs, -1)
                 guided = guide(*logits[:, slots].float(), config.GUIDANCE)
-                _take(codes, codebook, draw_top_k(guided, keys[:, codebook], config.TOP_K), drawing)
+                drawn = draw_top_k(
+                    guided, keys[:, codebook], config.TOP_K, noise=None if noise is None else noise[:, codebook - 1]
+                )
+                _take(codes, codebook, drawn, drawing)
             if codebook < config.CODEBOOKS - 1:
                 embedded = depth.projection(depth.embed(codes[:, codebook], codebook))
                 projected = embedded.repeat(rows, 1).unsqueeze(1)

@@ -1,0 +1,20 @@
+"""Model Runner V1 on the CPU. A module of its own: importing vLLM's CPU worker changes torch's CUDA streams for good."""
+
+from __future__ import annotations
+
+from vllm.v1.worker.cpu_model_runner import CPUModelRunner
+from vllm.v1.worker.cpu_worker import CPUWorker
+
+from workers.runners.vllm_v1 import TalkerSteps
+
+
+class CpuTalkerRunner(TalkerSteps, CPUModelRunner):
+    """V1's CPU runner, for a talker."""
+
+
+class CpuTalkerWorker(CPUWorker):
+    """vLLM's CPU worker with that runner."""
+
+    def init_device(self) -> None:
+        super().init_device()
+        self.model_runner = CpuTalkerRunner(self.vllm_config, self.device)
