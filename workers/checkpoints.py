@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -251,11 +252,17 @@ def weights_digest(folder: Path, components: Iterable[str]) -> str:
     The same content gives the same digest in a plain folder and in Hugging Face's cache, whose large files are named
     by their sha256 and are not read again.
     """
+    files = [
+        (component, file)
+        for component in sorted(set(components))
+        for file in sorted(_component_folder(folder, component).iterdir())
+        if file.is_file() and not file.name.startswith(".")
+    ]
     total = hashlib.sha256()
-    for component in sorted(set(components)):
-        for file in sorted(_component_folder(folder, component).iterdir()):
-            if file.is_file() and not file.name.startswith("."):
-                total.update(f"{component}/{file.name} {_file_digest(file)}\n".encode())
+    with ThreadPoolExecutor() as threads:
+        digests = threads.map(_file_digest, [file for _, file in files])
+        for (component, file), digest in zip(files, digests, strict=True):
+            total.update(f"{component}/{file.name} {digest}\n".encode())
     return total.hexdigest()
 
 
