@@ -16,6 +16,7 @@ from workers.models.minimax_music3 import config
 from workers.models.minimax_music3.acoustic import (
     MusicAcoustic,
     Overlap,
+    for_whole_windows,
     load_acoustic,
     load_module,
     with_compiled_blocks,
@@ -222,6 +223,30 @@ def test_a_graph_runs_beside_other_work_with_the_same_bytes(acoustic, device) ->
     finally:
         stop.set()
         other.join()
+
+
+def test_a_graph_outlives_what_diffusers_forgets(acoustic, device) -> None:
+    """Songs end at any length, and diffusers remembers the rotary tables of 32."""
+    if device == "cpu":
+        pytest.skip("graphs are CUDA's: run with --device cuda")
+    before = play(acoustic, conditioning(310))
+    for frames in range(1, 41):
+        play(acoustic, conditioning(frames))
+    torch.full((1 << 26,), 7.0, device=device)  # whatever was freed is overwritten
+    assert play(acoustic, conditioning(310)) == before
+
+
+def test_whole_windows_hold_their_rotary_tables() -> None:
+    transformer = load_module(tiny_checkpoint(), config.TRANSFORMER, torch.device("cpu"), torch.float32)
+    cpu, positions = torch.device("cpu"), config.latent_length(config.PLAN.window) + 1
+    whole = for_whole_windows(transformer, cpu)
+    held = whole.rotary_emb(positions, cpu)
+    for length in range(1, 41):
+        transformer.rotary_emb(length, cpu)
+    assert all(ours is first for ours, first in zip(whole.rotary_emb(positions, cpu), held, strict=True))
+    assert all(
+        torch.equal(ours, theirs) for ours, theirs in zip(held, transformer.rotary_emb(positions, cpu), strict=True)
+    )
 
 
 def test_compiled_blocks_share_the_weights_and_leave_the_module_alone() -> None:
