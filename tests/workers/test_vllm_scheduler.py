@@ -401,7 +401,7 @@ def test_frames_never_wait_for_long_prompts(new_engine):
 
 @pytest.mark.parametrize("ours", [{}, {"resume_chunk": 1}])
 def test_an_exclusive_prefill_is_alone_in_its_step_and_frames_wait_for_one_at_most(new_engine, ours):
-    engine = new_engine(ours={"exclusive_prefill": True, **ours}, blocks=60)
+    engine = new_engine(ours={"exclusive_prefill": True, **ours}, blocks=40)
     songs = [engine.add(f"a{i}", prompt=4 + 9 * i, frames=90) for i in range(5)]
     engine.finish()
     assert engine.scheduler.preempted_jobs
