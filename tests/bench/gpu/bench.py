@@ -55,8 +55,7 @@ class Bench:
 
     def tree(self, runner: str, extra: Mapping[str, Any] = {}) -> dict[str, Any]:
         """The deploy file's overrides for a runner."""
-        invariant = {"talker": {"batch_invariant": self.on_cuda and runner != "torch"}}
-        return merge(merge(merge(invariant, self.overrides), {"talker": {"model_runner": runner}}), extra)
+        return merge(merge(self.overrides, {"talker": {"model_runner": runner}}), extra)
 
     def child(self, work: str, overrides: Mapping[str, Any], **arguments: Any) -> list[dict[str, Any]]:
         """The rows of one measurement, in a process of its own. Raises NotRun."""

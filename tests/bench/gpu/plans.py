@@ -35,6 +35,7 @@ EXPECTED_S = {
     "concurrent": (90, 200),
     "pressure": (120, 300),
     "takeover": (40, 90),
+    "exact": (110, 300),
     "steps": (60, 120),
     "acoustic": (90, 240),
     "pipeline": (120, 240),

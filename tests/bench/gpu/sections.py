@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import asdict
@@ -57,24 +58,35 @@ def _as_arguments(scenarios: list[Scenario]) -> list[dict[str, Any]]:
 
 def alone(bench: Bench) -> None:
     """Point 1: one sha256 for each song, whatever the runner and however its prompt is cut."""
-    songs = [Song(number, frames, verses=1 + 3 * (number % 3)) for number, frames in enumerate(bench.plan.lengths)]
-    scenarios = _as_arguments([Scenario.alone(song) for song in songs])
+    asked = _as_arguments(_alone(bench))
     rows, notes, reference = [], [], {}
     for runner in bench.runners:
         for name, extra in _prefills(runner).items():
-            tree = bench.tree(runner, extra)
-            played = bench.kept("alone", f"{runner}, {name}", notes, "play", tree, scenarios=scenarios)
-            for song in (song for row in _played(played) for song in row["songs"]):
-                first = reference.setdefault(song["song"], song)
-                rows.append(
-                    {
-                        "runner": runner, "prefill": name, "song": song["song"], "frames": song["frames"],
-                        "ended by": song["reason"], "codes": song["codes_sha256"][:12],
-                        "conditioning": song["conditioning_sha256"][:12],
-                        "differs from the first runner": difference(song, first) or "no",
-                    }
-                )  # fmt: skip
+            played = bench.kept(
+                "alone", f"{runner}, {name}", notes, "play", bench.tree(runner, extra), scenarios=asked
+            )  # fmt: skip
+            rows += _alone_rows(runner, name, _played(played), reference)
             bench.put("alone", rows, notes)
+
+
+def _alone(bench: Bench) -> list[Scenario]:
+    songs = [Song(number, frames, verses=1 + 3 * (number % 3)) for number, frames in enumerate(bench.plan.lengths)]
+    return [Scenario.alone(song) for song in songs]
+
+
+def _alone_rows(
+    runner: str, prefill: str, played: list[dict[str, Any]], reference: dict[str, dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Adds the songs that are not in it yet to the reference."""
+    return [
+        {
+            "runner": runner, "prefill": prefill, "song": song["song"], "frames": song["frames"],
+            "ended by": song["reason"], "codes": song["codes_sha256"][:12],
+            "conditioning": song["conditioning_sha256"][:12],
+            "differs from the first runner": difference(song, reference.setdefault(song["song"], song)) or "no",
+        }
+        for song in (song for row in played for song in row["songs"])
+    ]  # fmt: skip
 
 
 def _prefills(runner: str) -> dict[str, dict[str, Any]]:
@@ -85,11 +97,21 @@ def _prefills(runner: str) -> dict[str, dict[str, Any]]:
 
 def concurrent(bench: Bench) -> None:
     """Point 2: the same sha256 as alone, whoever else is there."""
+    asked = _as_arguments(_concurrent(bench))
+    rows, notes = [], []
+    for runner in bench.runners:
+        played = bench.kept("concurrent", runner, notes, "play", bench.tree(runner), scenarios=asked)
+        rows += _concurrent_rows(runner, _played(played))
+        bench.put("concurrent", rows, notes)
+
+
+def _concurrent(bench: Bench) -> list[Scenario]:
     plan = bench.plan
     songs = pool(plan.songs, plan.shortest, plan.longest)
     half, few = plan.longest // 2, songs[: max(plan.levels)]
     left = {1: 5, 3: half // 2, 4: half}
-    scenarios = [
+    return [
+        *(Scenario.alone(song) for song in songs),
         *(Scenario.together(f"{level} at once", songs[:level]) for level in plan.levels),
         Scenario.together("staggered, every 7 steps", few[:8], every=7),
         Scenario.together("four identical", [songs[-1]] * 4),
@@ -98,17 +120,15 @@ def concurrent(bench: Bench) -> None:
         )),
         Scenario.together(f"soak of {len(songs)}", songs, every=2),
     ]  # fmt: skip
-    asked = _as_arguments([*(Scenario.alone(song) for song in songs), *scenarios])
-    rows, notes = [], []
-    for runner in bench.runners:
-        played = _played(bench.kept("concurrent", runner, notes, "play", bench.tree(runner), scenarios=asked))
-        reference = _songs(played)
-        rows += [
-            {"runner": runner, "songs": row["scenario"], **differences(row, reference)}
-            for row in played
-            if not row["scenario"].startswith("alone ")
-        ]
-        bench.put("concurrent", rows, notes)
+
+
+def _concurrent_rows(runner: str, played: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    reference = _songs(played)
+    return [
+        {"runner": runner, "songs": row["scenario"], **differences(row, reference)}
+        for row in played
+        if not row["scenario"].startswith("alone ")
+    ]
 
 
 def pressure(bench: Bench) -> None:
@@ -162,31 +182,59 @@ def _press(
 
 def takeover(bench: Bench) -> None:
     """A song whose first draws are given back to a runner goes on as if nothing had been."""
+    asked = _takeover(bench)
+    rows, notes = [], []
+    for runner in bench.runners:
+        tree = bench.tree(runner)
+        played = bench.kept("takeover", runner, notes, "play", tree, scenarios=_as_arguments(asked))
+        rows += _takeover_rows(runner, asked, _played(played))
+        bench.put("takeover", rows, notes)
+
+
+def _takeover(bench: Bench) -> list[Scenario]:
     frames = bench.plan.taken_over
     song, others = Song(0, frames, verses=2), pool(3, max(2, frames // 2), frames)
-    taken = sorted({1, 2, frames // 3, frames // 2, frames - 1})
     scenarios = [Scenario.alone(song)]
-    for draws in taken:
+    for draws in sorted({1, 2, frames // 3, frames // 2, frames - 1}):
         again = Visit(song, arrives=4, resumed_at=draws, sent=max(0, draws - 1) // 2)
         scenarios.append(Scenario(f"after {draws} draws", (again,)))
         crowd = tuple(Visit(other) for other in others)
         scenarios.append(Scenario(f"after {draws} draws, among others", (*crowd, again)))
-    asked = _as_arguments(scenarios)
-    rows, notes = [], []
+    return scenarios
+
+
+def _takeover_rows(runner: str, asked: list[Scenario], played: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    name = asked[0].visits[0].song.name
+    reference, rows = _songs(played).get(name), []
+    for row in played if reference else []:
+        if row["scenario"] == asked[0].name:
+            continue
+        sent = next(scenario for scenario in asked if scenario.name == row["scenario"]).visits[-1].sent
+        outcome = next(one for one in row["songs"] if one["song"] == name)
+        expected = {**reference, "rows": reference["rows"][sent:]}
+        rows.append(
+            {
+                "runner": runner, "taken over": row["scenario"], "conditioning sent": sent,
+                "differs": difference(outcome, expected) or "no", "steps": outcome["steps"],
+            }
+        )  # fmt: skip
+    return rows
+
+
+def exact(bench: Bench) -> None:
+    """Points 1 and 2, and takeovers, on one engine a runner: for where time is short. Makes the three tables."""
+    parts = {"alone": _alone(bench), "concurrent": _concurrent(bench), "takeover": _takeover(bench)}
+    asked = _as_arguments([scenario for scenarios in parts.values() for scenario in scenarios])
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in parts}
+    notes, reference = [], {}
     for runner in bench.runners:
-        played = _played(bench.kept("takeover", runner, notes, "play", bench.tree(runner), scenarios=asked))
-        reference = _songs(played).get(song.name)
-        for row in played[1:]:
-            sent = next(s for s in scenarios if s.name == row["scenario"]).visits[-1].sent
-            outcome = next(one for one in row["songs"] if one["song"] == song.name)
-            expected = {**reference, "rows": reference["rows"][sent:]}
-            rows.append(
-                {
-                    "runner": runner, "taken over": row["scenario"], "conditioning sent": sent,
-                    "differs": difference(outcome, expected) or "no", "steps": outcome["steps"],
-                }
-            )  # fmt: skip
-        bench.put("takeover", rows, notes)
+        played = iter(_played(bench.kept("exact", runner, notes, "play", bench.tree(runner), scenarios=asked)))
+        mine = {name: list(itertools.islice(played, len(scenarios))) for name, scenarios in parts.items()}
+        rows["alone"] += _alone_rows(runner, "default", mine["alone"], reference)
+        rows["concurrent"] += _concurrent_rows(runner, mine["concurrent"])
+        rows["takeover"] += _takeover_rows(runner, parts["takeover"], mine["takeover"])
+        for name in parts:
+            bench.put(name, rows[name], notes)
 
 
 def steps(bench: Bench) -> None:
@@ -194,17 +242,24 @@ def steps(bench: Bench) -> None:
     rows, notes = [], []
     at_once = [songs for songs in (1, 4, 8, 16) if songs <= max(bench.plan.levels)]
     for runner in bench.runners:
-        for name, extra in _invariances(bench, runner).items():
+        for name, extra in _modes(bench, runner).items():
             wanted = {"at_once": at_once, "measured": bench.plan.measured}
             timed = bench.kept("steps", f"{runner}, {name}", notes, "steps", bench.tree(runner, extra), **wanted)
-            rows += [{"runner": runner, "batch invariant": name, **row} for row in timed]
+            rows += [{"runner": runner, "mode": name, **row} for row in timed]
             bench.put("steps", rows, notes)
 
 
-def _invariances(bench: Bench, runner: str) -> dict[str, dict[str, Any]]:
+def _modes(bench: Bench, runner: str) -> dict[str, dict[str, Any]]:
+    """How a song's bits are kept its own: by shapes, or by vLLM's batch-invariant kernels; and the draw, fused or not."""
     if runner == "torch" or not bench.on_cuda:
         return {"as the runner is": {}}
-    return {name: {"talker": {"batch_invariant": on}} for name, on in (("on", True), ("off", False))}
+    return {
+        "fixed shapes": {"talker": {"compile_draw": False}},
+        "fixed shapes, draw compiled": {"talker": {"compile_draw": True}},
+        "batch-invariant kernels": {
+            "talker": {"compile_draw": False, "batch_invariant": True, "exclusive_prefill": False}
+        },
+    }
 
 
 def acoustic(bench: Bench) -> None:
@@ -245,6 +300,7 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
     "concurrent": concurrent,
     "pressure": pressure,
     "takeover": takeover,
+    "exact": exact,
     "steps": steps,
     "acoustic": acoustic,
     "pipeline": pipeline,
