@@ -25,17 +25,24 @@ if TYPE_CHECKING:
 _log = logging.getLogger("songline")
 
 
-def deploy_settings(args: argparse.Namespace, folder: Path) -> Settings:
-    """The model as the deploy file has it, and then the flags. Raises Trouble."""
+def deploy_settings(args: argparse.Namespace, folder: Path, platform: str) -> Settings:
+    """The model as the deploy file has it, and then the flags. `platform` is where no flag says. Raises Trouble."""
     from workers.settings import BadSettings, load
 
     overrides = {}
     if getattr(args, "threads", None):
         overrides = {role: {"threads": args.threads} for role in keys.ROLES}
     try:
-        return load(str(args.config or args.model), folder, overrides=overrides)
+        return load(str(args.config or args.model), folder, overrides=overrides, platform=args.platform or platform)
     except (BadSettings, LookupError) as error:
         raise Trouble(str(error), USAGE) from error
+
+
+def _platform_here() -> str:
+    """What this machine computes on."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def up(args: argparse.Namespace) -> None:
@@ -45,7 +52,9 @@ def up(args: argparse.Namespace) -> None:
         from workers.run import load_acoustic, load_talker, run_acoustic, run_talker
 
         folder = _checkpoint(args, demo=True)
-        settings = deploy_settings(args, folder)
+        # A tiny random checkpoint needs no GPU, nor what a GPU's runner needs.
+        settings = deploy_settings(args, folder, platform=_platform_here() if args.checkpoint else "cpu")
+        _refuse_to_share(settings)
         broker = connect(args.broker) if args.broker else EmbeddedBroker()
         if not broker.durable:
             _log.warning("the broker is embedded: jobs and sound are gone when this process ends")
@@ -60,6 +69,16 @@ def up(args: argparse.Namespace) -> None:
         _serve(args, server, sock, settings.model, stop, threads)
 
 
+def _refuse_to_share(settings: Settings) -> None:
+    """Raises Trouble where the stages cannot be in one process."""
+    if settings.talker.batch_invariant and settings.talker.model_runner != "torch":
+        raise Trouble(
+            "talker.batch_invariant changes the arithmetic of its whole process, and `up` has the acoustic stage in "
+            "it: start `songline talker` and `songline acoustic` beside `songline api`, or leave it out",
+            USAGE,
+        )
+
+
 def api(args: argparse.Namespace) -> None:
     """The api, and a sweeper beside it."""
     with listening_socket(args.host, args.port) as sock:
@@ -67,7 +86,7 @@ def api(args: argparse.Namespace) -> None:
         from workers.owning import worker_name
         from workers.sweep import Sweeper
 
-        settings = deploy_settings(args, _checkpoint(args))
+        settings = deploy_settings(args, _checkpoint(args), platform="cpu")  # not worth loading torch to ask
         broker = connect(args.broker or LOCAL_REDIS)
         server = api_server(args, broker, settings)
         stop = Stop(also=server.finish)
@@ -90,7 +109,7 @@ def acoustic(args: argparse.Namespace) -> None:
 
 
 def _work(args: argparse.Namespace, load: Callable, run: Callable) -> None:
-    settings = deploy_settings(args, _checkpoint(args))
+    settings = deploy_settings(args, _checkpoint(args), platform=_platform_here())
     broker = connect(args.broker or LOCAL_REDIS)
     stop = Stop()
     stop.listen()

@@ -152,6 +152,14 @@ SETTINGS = (
     Setting("revision", ROLES, None, "branch, tag or commit of a checkpoint that is a repository", "REV"),
     Setting("config", ROLES, None, "deploy file laid over the model's own; names its `base_config`", "FILE", Path),
     Setting(
+        "platform",
+        ROLES,
+        None,
+        "cpu or cuda: whose values of the deploy file count. Where none is given, cuda if torch sees a GPU; cpu for "
+        "`api`, and for `up` without a checkpoint",
+        "NAME",
+    ),
+    Setting(
         "threads",
         ("up", "talker", "acoustic"),
         None,

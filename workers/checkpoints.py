@@ -12,10 +12,12 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors import SafetensorError, safe_open
+
+if TYPE_CHECKING:  # the api finds checkpoints, and loads none
+    import torch
 
 _INDEXES = ("modular_model_index.json", "model_index.json")
 _WEIGHT_STEMS = ("model", "diffusion_pytorch_model")

@@ -14,6 +14,7 @@ from workers.models.family import Family, load_family
 
 DEPLOY = Path(__file__).parent / "deploy"
 MODEL_RUNNERS = ("torch", "v1", "v2")
+PLATFORMS = ("cpu", "cuda")
 
 
 class BadSettings(ValueError):
@@ -32,12 +33,13 @@ class TalkerSettings:
 
     # For vLLM alone.
     max_num_batched_tokens: int | None = None  # of one step; by default one decode of all rows and one chunk of a job's
-    gpu_memory_utilization: float = 0.9  # the part of the card that weights, cache and graphs may take
+    gpu_memory_utilization: float = 0.9  # the part of the card that weights, cache and graphs may take; at most 1
     num_gpu_blocks: int | None = None  # blocks of the key-value cache, where not as many as fit
     kv_cache_gib: float | None = None  # its size, where not what is left; 1 on the CPU
     batch_invariant: bool = False  # vLLM's own batch-invariant kernels
     exclusive_prefill: bool = True  # a step prefills one job, or decodes: its shape is never the load's
     compile_draw: bool = False  # torch.compile fuses the small kernels of the draw; CUDA only
+    replay: str = "steps"  # how a song's known frames are computed again: steps | prefill, where the bits are the same
     compilation: dict[str, Any] = field(default_factory=dict)  # vLLM's compilation_config, over what is set here
 
 
@@ -79,18 +81,16 @@ def load(
 
     Args:
         config: a name in `workers/deploy`, or a path.
-        overrides: the same layout as the file; wins over it.
-        platform: whose block of `platforms` is laid over the rest.
+        overrides: the same layout as the file, but for `platforms`; wins over it.
+        platform: whose block of each file's `platforms` is laid over the rest of that file. A file's own word, in a
+            block or not, wins over all that its `base_config` says.
 
     Raises:
         BadSettings: an unknown key, a wrong type, or a budget too small; says the number that would do.
     """
-    tree = _merge(_read(config, ()), {})
-    platforms = tree.pop("platforms", {})
-    if not isinstance(platforms, dict) or not isinstance(platforms.get(platform, {}), dict):
-        raise BadSettings("platforms must be a map of maps of settings")
-    tree = _merge(tree, platforms.get(platform, {}))
-    tree = _merge(tree, overrides or {})
+    if platform not in PLATFORMS:
+        raise BadSettings(f"no platform {platform!r}: use one of {', '.join(PLATFORMS)}")
+    tree = _merge(_read(config, platform, ()), _with_runner_placed(overrides or {}))
     tree.pop("base_config", None)
     if "family" not in tree:
         raise BadSettings(f"{config} names no family: set `family`, or `base_config` to a file that does")
@@ -109,9 +109,10 @@ def load(
     tree.pop("model", None)
     if tree:
         raise BadSettings(
-            f"unknown key {sorted(tree)[0]!r} in {config}: known are family, model, talker, acoustic, leases"
+            f"unknown key {sorted(tree)[0]!r} in {config}: known are family, model, model_runner, talker, acoustic, "
+            "leases, platforms, base_config"
         )
-    _check_budgets(settings, family)
+    _check(settings, family)
     return settings
 
 
@@ -122,7 +123,7 @@ def _name(model: Any) -> str:
         raise BadSettings(f"the model's name {model!r} cannot be part of a key: {error}") from error
 
 
-def _read(config: str, seen: tuple[Path, ...]) -> dict[str, Any]:
+def _read(config: str, platform: str, seen: tuple[Path, ...]) -> dict[str, Any]:
     path = Path(config)
     if not path.is_file():
         named = DEPLOY / f"{config}.yaml"
@@ -139,13 +140,40 @@ def _read(config: str, seen: tuple[Path, ...]) -> dict[str, Any]:
         raise BadSettings(f"{path} is no YAML that can be read: {error}") from error
     if not isinstance(tree, dict):
         raise BadSettings(f"{path} must be a map of settings")
+    tree = _on(platform, tree)
     base = tree.get("base_config")
     if base is None:
         return tree
     if not isinstance(base, str):
         raise BadSettings(f"base_config must name a deploy file, got {base!r}")
     beside = path.parent / base
-    return _merge(_read(str(beside) if beside.is_file() else base, (*seen, path)), tree)
+    return _merge(_read(str(beside) if beside.is_file() else base, platform, (*seen, path)), tree)
+
+
+def _on(platform: str, tree: dict[str, Any]) -> dict[str, Any]:
+    """One file's settings for one platform."""
+    blocks = tree.pop("platforms", None) or {}
+    if not isinstance(blocks, dict) or not all(isinstance(block, dict) for block in blocks.values()):
+        raise BadSettings("platforms must be a map of maps of settings")
+    for name, block in blocks.items():
+        if name not in PLATFORMS:
+            raise BadSettings(f"unknown platform platforms.{name}: known are {', '.join(PLATFORMS)}")
+        if misplaced := {"platforms", "base_config", "family"} & block.keys():
+            raise BadSettings(f"{sorted(misplaced)[0]} cannot stand in platforms.{name}: it is the whole file's")
+    return _merge(_with_runner_placed(tree), _with_runner_placed(blocks.get(platform, {})))
+
+
+def _with_runner_placed(tree: dict[str, Any]) -> dict[str, Any]:
+    """A `model_runner` outside of `talker` is the talker's: no other stage has one."""
+    if "model_runner" not in tree:
+        return tree
+    placed = dict(tree)
+    runner, talker = placed.pop("model_runner"), placed.get("talker", {})
+    if not isinstance(talker, dict):
+        return placed  # which `_section` refuses
+    if talker.get("model_runner", runner) != runner:
+        raise BadSettings(f"model_runner is {runner!r} and talker.model_runner {talker['model_runner']!r}: give one")
+    return _merge(placed, {"talker": {"model_runner": runner}})
 
 
 def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
@@ -183,8 +211,9 @@ def _check_type(name: str, wanted: str, value: Any) -> None:
         raise BadSettings(f"{name} must be a map, got {value!r}")
 
 
-def _check_budgets(settings: Settings, family: Family) -> None:
+def _check(settings: Settings, family: Family) -> None:
     _check_windows(settings.acoustic, family)
+    _check_runner(settings.talker)
     _check_steps(settings.talker, family)
 
 
@@ -199,17 +228,40 @@ def _check_windows(acoustic: AcousticSettings, family: Family) -> None:
         )
 
 
-def _check_steps(talker: TalkerSettings, family: Family) -> None:
-    if talker.model_runner not in MODEL_RUNNERS:
+def _check_runner(talker: TalkerSettings) -> None:
+    runner, device = talker.model_runner, talker.options.get("device", "cpu")
+    if runner not in MODEL_RUNNERS:
+        raise BadSettings(f"talker.model_runner {runner!r} is not known: use one of {', '.join(MODEL_RUNNERS)}")
+    if runner == "torch":
+        return
+    if talker.gpu_memory_utilization > 1:
         raise BadSettings(
-            f"talker.model_runner {talker.model_runner!r} is not known: use one of {', '.join(MODEL_RUNNERS)}"
+            f"talker.gpu_memory_utilization is {talker.gpu_memory_utilization:g}: it is a part of the card, at most 1"
         )
+    if runner == "v2" and device == "cpu":
+        raise BadSettings(
+            "talker.model_runner v2 is for CUDA, and talker.options.device is cpu: set model_runner to v1, or the "
+            "device to cuda (--platform cuda does where the deploy file has a block for it)"
+        )
+    if device not in ("cpu", "cuda", "cuda:0"):
+        raise BadSettings(
+            f"talker.options.device is {device}, and vLLM takes the first GPU that its process sees: set it to cuda, "
+            "and choose the card by the environment, as in CUDA_VISIBLE_DEVICES=1"
+        )
+    if device != "cpu" and talker.options.get("dtype") == "float32":
+        raise BadSettings(
+            f"talker.options.dtype is float32, and model_runner {runner} on a GPU computes attention in 16 bits only: "
+            "set it to bfloat16, or model_runner to torch"
+        )
+
+
+def _check_steps(talker: TalkerSettings, family: Family) -> None:
     budget, needed = talker.max_num_batched_tokens, step_tokens(talker, family)
     if budget is not None and budget < needed:
         raise BadSettings(
             f"talker.max_num_batched_tokens is {budget}, and a step needs {needed}: {talker.max_jobs} jobs of "
-            f"{family.rows} rows, and the chunks of {talker.prefill_chunk} tokens of a job that is prefilled; set it to "
-            f"{needed} or more, or lower talker.max_jobs or talker.prefill_chunk"
+            f"{family.rows} rows, and the chunks of {talker.prefill_chunk} tokens of a job that is prefilled; set it "
+            f"to {needed} or more, or lower talker.max_jobs or talker.prefill_chunk"
         )
 
 

@@ -15,6 +15,9 @@ from compose import checkpoint
 from tests.ports import free_port
 from tests.waiting import PATIENCE_S
 
+# Where there is a GPU too: a tiny checkpoint is served without one.
+os.environ.setdefault("SONGLINE_PLATFORM", "cpu")
+
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory):
