@@ -82,7 +82,7 @@ class VllmRunner:
                     "options": settings.options,
                     "max_jobs": settings.max_jobs,
                     "least_tokens": self._decode_rows,
-                    "resume_chunk": 1,
+                    "resume_chunk": 1 if settings.replay == "steps" else None,
                     "exclusive_prefill": settings.exclusive_prefill,
                     "compile_draw": settings.compile_draw and cuda,
                 }
@@ -159,23 +159,29 @@ class VllmRunner:
         if len(prompts) != self._rows or not prompts[0] or len({len(prompt) for prompt in prompts}) != 1:
             raise ValueError(f"a job needs {self._rows} prompts of one length")
         fit(history, len(prompts[0]), self._settings.max_model_len)
+        prefilled = self._settings.replay == "prefill"
         with torch.cuda.stream(self._stream):
-            self.talker.bind(history, len(prompts[0]))
-        for row, prompt in enumerate(prompts):
-            self._client.add_request(self._request(history, row, prompt))
+            known = self.talker.bind(history, len(prompts[0]), prefilled=prefilled)
+        try:
+            for row, prompt in enumerate(prompts):
+                self._client.add_request(self._request(history, row, prompt, known if prefilled else 0))
+        except BaseException:
+            self.free(history.job)
+            raise
 
-    def _request(self, history: FrameHistory, row: int, prompt: list[int]) -> Any:
+    def _request(self, history: FrameHistory, row: int, prompt: list[int], drawn: int) -> Any:
+        """A row as the engine's; `drawn` draws follow its prompt already."""
         from vllm import SamplingParams
         from vllm.v1.engine import EngineCoreRequest
 
-        from workers.runners.vllm_talker import END, request_id
+        from workers.runners.vllm_talker import END, FRAME, request_id
 
         return EngineCoreRequest(
             request_id=request_id(history.job, row),
-            prompt_token_ids=prompt,
+            prompt_token_ids=prompt + [FRAME] * drawn,
             mm_features=None,
             sampling_params=SamplingParams(
-                max_tokens=history.max_frames + history.lead,
+                max_tokens=history.max_frames + history.lead - drawn,
                 ignore_eos=True,
                 stop_token_ids=[END],
                 detokenize=False,
@@ -223,6 +229,7 @@ class VllmRunner:
             "batch_invariant": settings.batch_invariant,
             "exclusive_prefill": settings.exclusive_prefill,
             "compile_draw": settings.compile_draw,
+            "replay": settings.replay,
         }
 
     def close(self) -> None:

@@ -51,7 +51,9 @@ class Song:
     history: FrameHistory
     slot: int
     prompt_tokens: int
-    launched: int = 0  # draws that the device was told to make; their codes are on the device
+    known: int  # draws before this one are in the log, and so is what they lead to: none of them is made again
+    launched: int = 0  # draws that the device was told to make, or has from the log
+    embedded: bool = False  # whether the embedding after the newest draw is there already
 
 
 def request_id(job: str, row: int) -> str:
@@ -127,9 +129,22 @@ class VllmTalker:
         return not self._songs
 
     @torch.inference_mode()
-    def bind(self, history: FrameHistory, prompt_tokens: int) -> None:
-        """Give a job its slot; codes that it has to repeat go to the device. Raises NoFreeRows, ValueError."""
-        song = Song(history, self._slots.bind(history), prompt_tokens)
+    def bind(self, history: FrameHistory, prompt_tokens: int, *, prefilled: bool = False) -> int:
+        """Give a job its slot; codes that it has to repeat go to the device.
+
+        Args:
+            prefilled: the draws whose conditioning is out come as if they were part of the prompt.
+
+        Returns:
+            How many draws those are.
+
+        Raises:
+            NoFreeRows, ValueError: see `RowSlots.bind`.
+        """
+        known = max(0, min(len(history.forced) - 1, history.sent + history.lead))
+        song = Song(history, self._slots.bind(history), prompt_tokens, known, launched=known if prefilled else 0)
+        for codes in history.forced[:known]:
+            history.add(codes, None)
         self._songs[history.job] = song
         for row in range(self.model.rows):
             self._rows[request_id(history.job, row)] = song, row
@@ -138,6 +153,7 @@ class VllmTalker:
         if len(history.forced):
             codes = torch.from_numpy(history.forced.astype("int64")).to(self._device)
             self._codes[song.slot, : len(codes)] = codes
+        return known
 
     def release(self, job: str) -> int:
         """Take the job's rows back, all at once; how many there were."""
@@ -202,7 +218,7 @@ class VllmTalker:
                     at.append(start + offset)
                     slots.append(song.slot)
                     draws.append(draw)
-                    newest &= draw == song.launched - 1
+                    newest &= song.embedded and draw == song.launched - 1
             start += scheduled
         return at, slots, draws, newest
 
@@ -236,7 +252,9 @@ class VllmTalker:
             ready[song] += 1
         if split := next((song for song, count in ready.items() if count != self.model.rows), None):
             raise OutOfStep(f"only some rows of {split.history.job} were stepped")
-        if not ready:
+        if all(song.launched < song.known for song in ready):  # nobody, or songs that only catch up with their log
+            for song in ready:
+                song.launched += 1
             return torch.zeros(len(slots), dtype=torch.int64, device=self._device)
         draws = [self._max_draws] * self._max_jobs
         for song in ready:
@@ -254,7 +272,7 @@ class VllmTalker:
             [(song, song.launched) for song in ready],
         )  # fmt: skip
         for song in ready:
-            song.launched += 1
+            song.launched, song.embedded = song.launched + 1, True
         return self._signals[slots]
 
     def _draw(self, slots: Tensor) -> None:

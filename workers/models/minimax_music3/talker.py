@@ -30,7 +30,7 @@ class MusicTalker:
     Args:
         backbone: the language model without its head; None where an engine runs it.
         embed_tokens: its embedding table.
-        head: (1 + 16384, hidden), the head's rows of <|audio_end|> and of the codes.
+        head: (at least 1 + 16384, hidden), the head's rows of <|audio_end|> and of the codes.
         mix: (8,) float32, the weight of each slice of a frame's hidden states in its conditioning.
     """
 
@@ -107,7 +107,7 @@ class MusicTalker:
     def _draw_semantic(self, hidden: Tensor, slots: Tensor, keys: Tensor) -> Tensor:
         """(drawing,) int64: 0 is the end, 1 + code the codes."""
         logits = F.linear(hidden.flatten(0, 1), self._head).view(*hidden.shape[:2], -1)
-        conditional, other = logits[:, slots].float()
+        conditional, other = logits[:, slots, : 1 + config.SEMANTIC_CODES].float()
         values, candidates = most_likely(conditional, config.TOP_K)
         guided = guide(values, other.gather(-1, candidates), config.GUIDANCE)
         return draw_top_k(guided, keys, config.TOP_K, candidates)
@@ -203,13 +203,17 @@ def _head_name(stated: Qwen3Config) -> str:
 
 
 def _head_rows(weights: dict[str, Tensor], stated: Qwen3Config) -> Tensor:
-    """(1 + 16384, hidden): the head's rows of <|audio_end|> and of the codes."""
+    """(16392, hidden): the head's rows of <|audio_end|> and of the codes, then zeros.
+
+    Products are fast where the rows are a multiple of eight.
+    """
     head = weights.get(_head_name(stated))
     if head is None or head.shape != (stated.vocab_size, stated.hidden_size):
         raise CheckpointError(
             f"{config.LANGUAGE_MODEL}: {_head_name(stated)} is missing, or not the shape that its config says"
         )
-    return torch.cat((head[config.AUDIO_END, None], head[config.CODE_OFFSET : config.MIN_VOCABULARY]))
+    rows = torch.cat((head[config.AUDIO_END, None], head[config.CODE_OFFSET : config.MIN_VOCABULARY]))
+    return F.pad(rows, (0, 0, 0, -len(rows) % 8))
 
 
 def _load_language_model(
