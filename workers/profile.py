@@ -35,6 +35,13 @@ def _cpu_model() -> str:
     return " ".join(seen[name] for name in wanted if name in seen) or platform.processor()
 
 
+def computed_with(options: dict[str, Any]) -> dict[str, Any]:
+    """A stage's options with the device by its name: the bits are those of its kind, whichever of several it is."""
+    device = torch.device(options.get("device", "cpu"))
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return {**options, "device": name}
+
+
 def profile(role: str, **facts: Any) -> str:
     """The profile's digest: 64 hex digits."""
     return digest({"role": role, "machine": machine(), **facts})

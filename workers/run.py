@@ -16,7 +16,7 @@ from workers.acoustic.worker import AcousticWorker
 from workers.checkpoints import weights_digest
 from workers.models.family import AcousticModel, Family, TalkerModel, load_family
 from workers.owning import Ownership, worker_name
-from workers.profile import profile
+from workers.profile import computed_with, profile
 from workers.runners.torch_runner import TorchRunner
 from workers.settings import BadSettings, Settings
 from workers.sweep import Sweeper
@@ -49,7 +49,8 @@ def load_talker(settings: Settings) -> LoadedTalker:
     load = _load_torch if talker.model_runner == "torch" else _load_vllm
     model, runner = load(family, settings)
     weights = weights_digest(settings.checkpoint, family.talker_components)
-    facts = {"family": family.name, "weights": weights, "runner": runner.profile(), "options": talker.options}
+    options = computed_with(talker.options)
+    facts = {"family": family.name, "weights": weights, "runner": runner.profile(), "options": options}
     return LoadedTalker(model, runner, profile(keys.TALKER, **facts))
 
 
@@ -82,7 +83,8 @@ def load_acoustic(settings: Settings) -> LoadedAcoustic:
     torch.set_num_threads(settings.acoustic.threads)
     model = family.acoustic(settings.checkpoint, options)
     weights = weights_digest(settings.checkpoint, family.acoustic_components)
-    return LoadedAcoustic(model, profile(keys.ACOUSTIC, family=family.name, weights=weights, options=options))
+    facts = {"family": family.name, "weights": weights, "options": computed_with(options)}
+    return LoadedAcoustic(model, profile(keys.ACOUSTIC, **facts))
 
 
 def run_talker(

@@ -14,6 +14,7 @@ from workers.models.family import Family, load_family
 
 DEPLOY = Path(__file__).parent / "deploy"
 MODEL_RUNNERS = ("torch", "v1", "v2")
+REPLAYS = ("steps", "prefill")
 PLATFORMS = ("cpu", "cuda")
 
 
@@ -232,6 +233,8 @@ def _check_runner(talker: TalkerSettings) -> None:
     runner, device = talker.model_runner, talker.options.get("device", "cpu")
     if runner not in MODEL_RUNNERS:
         raise BadSettings(f"talker.model_runner {runner!r} is not known: use one of {', '.join(MODEL_RUNNERS)}")
+    if talker.replay not in REPLAYS:
+        raise BadSettings(f"talker.replay {talker.replay!r} is not known: use one of {', '.join(REPLAYS)}")
     if runner == "torch":
         return
     if talker.gpu_memory_utilization > 1:
