@@ -260,6 +260,8 @@ def load_acoustic(folder: Path, settings: dict[str, Any]) -> MusicAcoustic:
     )
     if compiled:
         acoustic.warm_up()
+    if on_cuda:
+        torch.cuda.empty_cache()  # what loading took and no longer needs is free for others on the card
     return acoustic
 
 
@@ -326,9 +328,10 @@ def load_module(
     with torch.device("meta"):
         module = kind.from_config(stated)
     stored = load_component(folder, component, device)
-    weights = {
-        name: tensor.to(torch.float32 if exact and name.startswith(exact) else dtype) for name, tensor in stored.items()
-    }
+    weights = {}
+    while stored:  # one at a time: a card that a talker shares has no room for all of them twice
+        name, tensor = stored.popitem()
+        weights[name] = tensor.to(torch.float32 if exact and name.startswith(exact) else dtype)
     fill_module(module, weights, component)
     return module
 
