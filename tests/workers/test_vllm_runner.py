@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -146,6 +147,18 @@ def test_a_takeover_repeats_the_log_and_goes_on(runner, alone, seed):
         assert np.stack(history.waiting).tobytes() == conditioning[sent:].tobytes()
         assert history.reason == alone[seed][2]
         runner.free(company.job)
+
+
+def test_the_same_bits_in_a_thread_that_computes_with_others(runner, alone):
+    """How many compute is set for each thread anew, and an engine is stepped in another one than it began in."""
+
+    def sing() -> tuple:
+        torch.set_num_threads(2)
+        return sung(finish(runner, admit(runner, runner.model, song(5))))
+
+    with ThreadPoolExecutor(1) as elsewhere:
+        assert elsewhere.submit(sing).result() == alone[5]
+    torch.set_num_threads(1)
 
 
 def test_a_repeated_code_is_taken_even_where_it_would_not_be_drawn(runner):

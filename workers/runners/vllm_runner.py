@@ -37,6 +37,7 @@ class VllmRunner:
         self._rows = family.rows
         self._settings = settings
         self._device = settings.options.get("device", "cpu")
+        self._threads = torch.get_num_threads()
         self._config = self._engine_config(family, checkpoint)
         self._client = self._start()
         self._core = self._client.engine_core
@@ -118,7 +119,11 @@ class VllmRunner:
         from vllm.v1.engine.core_client import InprocClient
         from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
-        return InprocClient(self._config, UniProcExecutor, log_stats=False)
+        set_num_threads = torch.set_num_threads
+        try:
+            return InprocClient(self._config, UniProcExecutor, log_stats=False)
+        finally:
+            torch.set_num_threads = set_num_threads  # vLLM's CPU worker takes it from the whole process
 
     def _check_room(self) -> None:
         blocks = self._config.cache_config.num_gpu_blocks - 1  # the engine keeps one for itself
@@ -204,11 +209,17 @@ class VllmRunner:
     def step(self) -> list[FrameHistory]:
         """One step of the engine; the jobs whose draws have reached the host since the last."""
         self.steps += 1
+        self._keep_threads()
         with torch.cuda.stream(self._stream):
             for output in self._client.get_output().outputs:
                 if output.finish_reason is not None and str(output.finish_reason) == "error":
                     raise RuntimeError(f"the engine gave {output.request_id} up: it found no memory for it")
             return self.talker.arrived()
+
+    def _keep_threads(self) -> None:
+        """Bits depend on how many threads compute. That is set for each thread anew, and vLLM's kernels end at another."""
+        if torch.get_num_threads() != self._threads:
+            torch.set_num_threads(self._threads)
 
     def profile(self) -> dict[str, Any]:
         """All that the bits of its output depend on, besides the weights and the machine."""

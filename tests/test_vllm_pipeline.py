@@ -1,0 +1,182 @@
+"""The whole road with vLLM as the talker's engine: rules 2, 3, 5 and 6 hold as they do with the torch runner."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+import torch
+
+from broker_schemas import keys
+from broker_schemas.job import Status
+from tests import test_same_bytes
+from tests.stand_ins import QUICK, running
+from tests.test_cancel import freed
+from tests.test_same_bytes import LYRICS, sing, speak, stream
+from tests.tiny_checkpoint import tiny_checkpoint
+from tests.waiting import PATIENCE_S, reach, until
+from workers import run
+from workers.acoustic.worker import AcousticWorker
+from workers.models.family import load_family
+from workers.owning import Ownership, worker_name
+from workers.run import LoadedTalker
+from workers.settings import Settings, load
+from workers.talker.worker import TalkerWorker
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+pytestmark = [pytest.mark.vllm, pytest.mark.redis, pytest.mark.timeout(600)]
+
+TALKER = {"model_runner": "v1", "max_jobs": 8, "max_model_len": 512, "prefill_chunk": 32}
+SONG = test_same_bytes.SONG | {"max_new_tokens": 230}
+SHORT = SONG | {"max_new_tokens": 60}
+FAMILY = load_family(SONG["model"])
+
+client = test_same_bytes.client
+
+
+def with_talker(**changes) -> Settings:
+    overrides = {"talker": TALKER | changes, "acoustic": {"options": {"solver_steps": 4}}}
+    return replace(load("minimax_music3", tiny_checkpoint(), overrides=overrides), leases=replace(QUICK, ttl_s=5.0))
+
+
+@pytest.fixture(scope="module")
+def settings() -> Settings:
+    return with_talker()
+
+
+@pytest.fixture(scope="module")
+def engine():
+    """A talker with these settings; the engine before it ends, for a process has one at a time."""
+    torch.set_num_threads(1)
+    running_now: dict[str, LoadedTalker] = {}
+
+    def close() -> None:
+        while running_now:
+            running_now.popitem()[1].runner.close()
+
+    def start(**changes) -> LoadedTalker:
+        if repr(changes) not in running_now:
+            close()
+            running_now[repr(changes)] = run.load_talker(with_talker(**changes))
+        return running_now[repr(changes)]
+
+    yield start
+    close()
+
+
+@pytest.fixture(scope="module")
+def sounder(settings):
+    return run.load_acoustic(settings)
+
+
+def ownership(broker, role: str, profile: str, settings: Settings) -> Ownership:
+    return Ownership(
+        broker.client(), role=role, model=settings.model, worker=worker_name(role), profile=profile,
+        settings=settings.leases,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def talker(real_broker, settings):
+    """A talker worker around an engine."""
+
+    def worker(loaded: LoadedTalker) -> TalkerWorker:
+        own = ownership(real_broker, keys.TALKER, loaded.profile, settings)
+        return TalkerWorker(own, loaded.runner, loaded.model, FAMILY, settings.talker)
+
+    return worker
+
+
+@pytest.fixture
+def acoustic(real_broker, settings, sounder) -> AcousticWorker:
+    own = ownership(real_broker, keys.ACOUSTIC, sounder.profile, settings)
+    return AcousticWorker(own, sounder.model, FAMILY, settings.acoustic)
+
+
+def free_blocks(runner) -> int:
+    return runner._core.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+
+
+@contextmanager
+def holding(runner, condition):
+    """Holds the first step before which the condition is met: (it stands still, let it go on)."""
+    held, let_go = threading.Event(), threading.Event()
+    step = runner.step
+
+    def held_once():
+        if not held.is_set() and condition():
+            held.set()
+            assert let_go.wait(PATIENCE_S)
+        return step()
+
+    runner.step = held_once
+    try:
+        yield held, let_go
+    finally:
+        let_go.set()
+        del runner.step
+
+
+async def test_one_song_one_sha256(client, engine, talker, acoustic):
+    """Alone and among eight, polled, streamed and spoken, by windows and as a whole."""
+    others = [SONG | {"seed": seed, "max_new_tokens": 40 * seed, "input": LYRICS[: 20 * seed]} for seed in (1, 2, 3)]
+    with running(talker(engine()), acoustic):
+        alone = await sing(client, SONG)
+        assert await sing(client, SONG | {"seed": 42, "max_new_tokens": 60}) != alone
+        together = await asyncio.gather(
+            sing(client, SONG),
+            *(sing(client, song) for song in others),
+            stream(client, SONG),
+            speak(client, SONG),
+            speak(client, SONG, stream_format="audio"),
+            sing(client, SONG | {"async_chunk": False}),
+        )
+        assert [together[0], *together[4:]] == [alone] * 5
+        assert [await sing(client, song) for song in others] == together[1:4]
+
+
+async def test_cancelled_while_queued(client, engine, talker, acoustic):
+    job = (await client.post("/v1/jobs", json=SONG)).json()["id"]
+    assert (await client.delete(f"/v1/jobs/{job}")).json()["status"] == "cancelled"
+    loaded = engine()
+    before = free_blocks(loaded.runner)
+    with running(talker(loaded), acoustic):
+        await sing(client, SHORT)
+        state = await client.producer.jobs.state(job)
+    assert (state.status, state.admitted_at, state.rows_freed) == (Status.CANCELLED, {}, ())
+    assert free_blocks(loaded.runner) == before
+
+
+@pytest.mark.parametrize(
+    ("song", "steps", "stage"),
+    [
+        pytest.param(SONG | {"input": LYRICS * 6}, 3, lambda state: not state.draws, id="prefilling"),
+        pytest.param(SONG, 60, lambda state: not state.spans, id="before the first window"),
+        pytest.param(SONG | {"max_new_tokens": 400}, 215, lambda state: state.spans, id="in mid-song"),
+    ],
+)
+async def test_cancelled_while_the_engine_has_its_rows(client, engine, talker, acoustic, song, steps, stage):
+    """Its rows go at the next step, its blocks with them; the song beside it and the next one are unharmed."""
+    loaded = engine()
+    runner, worker = loaded.runner, talker(loaded)
+    before = free_blocks(runner)
+    began = runner.steps
+    with running(worker, acoustic), holding(runner, lambda: runner.steps == began + steps) as (held, let_go):
+        job = (await client.post("/v1/jobs", json=song)).json()["id"]
+        await until(held.is_set)
+        await reach(client.producer, job, stage)
+        assert free_blocks(runner) < before
+        assert (await client.delete(f"/v1/jobs/{job}")).json()["status"] == "cancelled"
+        beside = asyncio.create_task(sing(client, SHORT))
+        await until(lambda: job in worker._ownership.signals._cancelled)
+        let_go.set()
+        [event] = await freed(client.producer, job)
+        assert (event.payload.rows, event.payload.why) == (2, "job.cancelled")
+        assert event.payload.step == began + steps + 1
+        assert await beside == await sing(client, SHORT)
+        state = await client.producer.jobs.state(job)
+    assert (state.status, state.terminal) == (Status.CANCELLED, False)
+    assert free_blocks(runner) == before and runner.idle and runner.free_jobs == TALKER["max_jobs"]
