@@ -14,7 +14,7 @@ from workers.models.family import Family, load_family
 
 DEPLOY = Path(__file__).parent / "deploy"
 MODEL_RUNNERS = ("torch", "v1", "v2")
-REPLAYS = ("steps", "prefill")
+REPLAYS = ("chunks", "steps")
 PLATFORMS = ("cpu", "cuda")
 
 
@@ -40,7 +40,7 @@ class TalkerSettings:
     batch_invariant: bool = False  # vLLM's own batch-invariant kernels
     exclusive_prefill: bool = True  # a step prefills one job, or decodes: its shape is never the load's
     compile_draw: bool = False  # torch.compile fuses the small kernels of the draw; CUDA only
-    replay: str = "steps"  # how a song's known frames are computed again: steps | prefill, where the bits are the same
+    replay: str = "chunks"  # how known frames are computed again: chunks of a decode step's shape | steps, one by one
     compilation: dict[str, Any] = field(default_factory=dict)  # vLLM's compilation_config, over what is set here
 
 

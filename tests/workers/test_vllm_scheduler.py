@@ -399,7 +399,7 @@ def test_frames_never_wait_for_long_prompts(new_engine):
         assert [step for step in song.steps if step >= begun] == list(range(begun, engine.step_index))
 
 
-@pytest.mark.parametrize("ours", [{}, {"resume_chunk": 1}])
+@pytest.mark.parametrize("ours", [{}, {"replay_chunk": 1}])
 def test_an_exclusive_prefill_is_alone_in_its_step_and_frames_wait_for_one_at_most(new_engine, ours):
     engine = new_engine(ours={"exclusive_prefill": True, **ours}, blocks=40)
     songs = [engine.add(f"a{i}", prompt=4 + 9 * i, frames=90) for i in range(5)]
@@ -519,9 +519,9 @@ def test_preempted_jobs_come_back_oldest_first_and_before_any_newcomer(new_engin
     assert ends == sorted(ends)
 
 
-@pytest.mark.parametrize("resume_chunk", [1, 5])
-def test_a_preempted_job_repeats_the_cuts_of_its_prompt_and_then_its_frames(new_engine, resume_chunk):
-    engine = new_engine(blocks=24, ours={"resume_chunk": resume_chunk}, long_prefill_token_threshold=15)
+@pytest.mark.parametrize("replay_chunk", [1, 5])
+def test_a_preempted_job_repeats_the_cuts_of_its_prompt_and_then_its_frames(new_engine, replay_chunk):
+    engine = new_engine(blocks=24, ours={"replay_chunk": replay_chunk}, long_prefill_token_threshold=15)
     songs = {name: engine.add(name, prompt=20, frames=100) for name in "abc"}
     engine.finish()
     assert engine.scheduler.preempted_jobs
@@ -530,12 +530,12 @@ def test_a_preempted_job_repeats_the_cuts_of_its_prompt_and_then_its_frames(new_
         for start, end in zip(starts, [*starts[1:], None], strict=True):
             life = song.cuts[start:end]
             assert life[:2] == [(0, 15), (15, 5)][: len(life)]
-            assert all(chunk <= resume_chunk for _, chunk in life[2:])
+            assert all(chunk <= replay_chunk for _, chunk in life[2:])
     again = [chunk for song in songs.values() for position, chunk in song.cuts if position >= song.prompt]
-    assert max(again) == resume_chunk
+    assert max(again) == replay_chunk
 
 
-def test_without_a_resume_chunk_a_preempted_job_prefills_all_it_has(new_engine):
+def test_without_a_replay_chunk_a_preempted_job_prefills_all_it_has(new_engine):
     engine = new_engine(blocks=24)
     songs = [engine.add(name, prompt=20, frames=100) for name in "abc"]
     engine.finish()
@@ -622,7 +622,7 @@ def test_under_any_load_all_jobs_end(new_engine, seed):
         max_num_seqs=dice.choice([rows, 5, 8]),
         max_num_batched_tokens=dice.choice([8, 16, 64]),
         long_prefill_token_threshold=dice.choice([0, 5, 16]),
-        ours={"resume_chunk": dice.choice([None, 1, 3]), "exclusive_prefill": dice.random() < 0.5},
+        ours={"replay_chunk": dice.choice([None, 1, 3]), "exclusive_prefill": dice.random() < 0.5},
     )
     aborted: set[str] = set()
     for number in range(30):
@@ -668,7 +668,7 @@ def test_under_any_load_all_jobs_end(new_engine, seed):
         (None, {"kv_transfer_config": object()}, "no kv_transfer_config"),
         (None, {"ec_transfer_config": object()}, "no ec_transfer_config"),
         (None, {"lora_config": object()}, "enable_lora=False"),
-        (None, {"additional_config": {"songline": {"resume_chunk": 0}}}, "a resume_chunk of 1"),
+        (None, {"additional_config": {"songline": {"replay_chunk": 0}}}, "a replay_chunk of 1"),
     ],
 )
 @pytest.mark.parametrize("scheduler_cls", [PairScheduler, AsyncPairScheduler])

@@ -18,7 +18,7 @@ def refuse_settings(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, our
     scheduling, parallel = vllm_config.scheduler_config, vllm_config.parallel_config
     groups = kv_cache_config.kv_cache_groups
     budget = scheduling.max_num_scheduled_tokens or scheduling.max_num_batched_tokens
-    resume_chunk = ours.get("resume_chunk")
+    replay_chunk = ours.get("replay_chunk")
     for is_wrong, remedy in (
         (vllm_config.cache_config.enable_prefix_caching, "enable_prefix_caching=False: block hashes see no frames"),
         (vllm_config.speculative_config is not None, "no speculative_config: a frame is drawn, never guessed"),
@@ -35,7 +35,7 @@ def refuse_settings(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, our
         (budget < scheduling.max_num_seqs, f"max_num_scheduled_tokens={scheduling.max_num_seqs} or more"),
         (vllm_config.model_config.runner_type != "generate", "runner='generate'"),
         (len(groups) != 1 or not isinstance(groups[0].kv_cache_spec, FullAttentionSpec), "a model of full attention"),
-        (resume_chunk is not None and not is_count(resume_chunk), "a resume_chunk of 1 token or more"),
+        (replay_chunk is not None and not is_count(replay_chunk), "a replay_chunk of 1 token or more"),
     ):
         if is_wrong:
             raise ValueError(f"pairs need {remedy}")

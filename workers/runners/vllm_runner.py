@@ -83,7 +83,7 @@ class VllmRunner:
                     "options": settings.options,
                     "max_jobs": settings.max_jobs,
                     "least_tokens": self._decode_rows,
-                    "resume_chunk": 1 if settings.replay == "steps" else None,
+                    "replay_chunk": settings.max_jobs if settings.replay == "chunks" else 1,
                     "exclusive_prefill": settings.exclusive_prefill,
                     "compile_draw": settings.compile_draw and cuda,
                 }
@@ -164,18 +164,17 @@ class VllmRunner:
         if len(prompts) != self._rows or not prompts[0] or len({len(prompt) for prompt in prompts}) != 1:
             raise ValueError(f"a job needs {self._rows} prompts of one length")
         fit(history, len(prompts[0]), self._settings.max_model_len)
-        prefilled = self._settings.replay == "prefill"
         with torch.cuda.stream(self._stream):
-            known = self.talker.bind(history, len(prompts[0]), prefilled=prefilled)
+            known = self.talker.bind(history, len(prompts[0]))
         try:
             for row, prompt in enumerate(prompts):
-                self._client.add_request(self._request(history, row, prompt, known if prefilled else 0))
+                self._client.add_request(self._request(history, row, prompt, known))
         except BaseException:
             self.free(history.job)
             raise
 
-    def _request(self, history: FrameHistory, row: int, prompt: list[int], drawn: int) -> Any:
-        """A row as the engine's; `drawn` draws follow its prompt already."""
+    def _request(self, history: FrameHistory, row: int, prompt: list[int], known: int) -> Any:
+        """A row as the engine's; so many known draws follow its prompt."""
         from vllm import SamplingParams
         from vllm.v1.engine import EngineCoreRequest
 
@@ -183,14 +182,16 @@ class VllmRunner:
 
         return EngineCoreRequest(
             request_id=request_id(history.job, row),
-            prompt_token_ids=prompt + [FRAME] * drawn,
+            prompt_token_ids=prompt + [FRAME] * known,
             mm_features=None,
             sampling_params=SamplingParams(
-                max_tokens=history.max_frames + history.lead - drawn,
+                max_tokens=history.max_frames + history.lead - known,
                 ignore_eos=True,
                 stop_token_ids=[END],
                 detokenize=False,
-                extra_args={"songline": {"job": history.job, "row": row, "rows": self._rows}},
+                extra_args={
+                    "songline": {"job": history.job, "row": row, "rows": self._rows, "prompt": len(prompt)}
+                },
             ),
             pooling_params=None,
             arrival_time=time.time(),
@@ -217,7 +218,7 @@ class VllmRunner:
             return self.talker.arrived()
 
     def _keep_threads(self) -> None:
-        """Bits depend on how many threads compute. That is set for each thread anew, and vLLM's kernels end at another."""
+        """Bits depend on how many threads compute. It is set for each thread anew, and vLLM's kernels end at another."""
         if torch.get_num_threads() != self._threads:
             torch.set_num_threads(self._threads)
 

@@ -67,14 +67,22 @@ def job_name(request: Request) -> str:
     return request.sampling_params.extra_args["songline"]["job"]
 
 
+def prompt_tokens(request: Request) -> int:
+    """Without the frames that a job may bring along from before, after its prompt."""
+    return request.sampling_params.extra_args["songline"].get("prompt", request.num_prompt_tokens)
+
+
 class PairScheduling:
     """Mixed into one of vLLM's schedulers.
 
     `additional_config["songline"]` may have
 
         exclusive_prefill: bool, see above.
-        resume_chunk: tokens, where a longer chunk gives other bits. A preempted job's prompt is computed again in the
-            cuts of the first time, then its frames so many at a time; as long as a prefill chunk if not set.
+        replay_chunk: how many of a job's known frames are computed again at a time, where another number gives other
+            bits: so many, and what is left over one by one. The prompt before them is cut as at the first time. As
+            long as a prefill chunk if not set.
+
+    A job that brings frames along has them after its prompt, whose own length is then in the mark as "prompt".
 
     Raises:
         ValueError: at start-up for a setting under which pairs do not work, with what to set.
@@ -87,7 +95,7 @@ class PairScheduling:
         refuse_settings(vllm_config, kv_cache_config, ours)
         super().__init__(vllm_config, kv_cache_config, *args, **kwargs)
         self.preempted_jobs = 0
-        self._resume_chunk: int | None = ours.get("resume_chunk")
+        self._replay_chunk: int | None = ours.get("replay_chunk")
         self._exclusive: bool = ours.get("exclusive_prefill", False)
         self._prefilled = False  # in the step before
         self._jobs: dict[str, Job] = {}
@@ -221,10 +229,10 @@ class PairScheduling:
         if row.num_tokens + in_flight >= row.num_prompt_tokens + row.max_tokens:
             return 0
         left = min(row.num_tokens + in_flight - computed, self.max_model_len - 1 - computed)
-        if self._resume_chunk and computed >= row.num_prompt_tokens:
-            return min(left, self._resume_chunk)
-        if self._resume_chunk:
-            left = min(left, row.num_prompt_tokens - computed)
+        if self._replay_chunk and computed >= prompt_tokens(row):
+            return self._replay_chunk if left >= self._replay_chunk else min(left, 1)
+        if self._replay_chunk:
+            left = min(left, prompt_tokens(row) - computed)
         return min(left, self._prefill_chunk(len(job.rows)))
 
     def _prefill_chunk(self, rows: int) -> int:
@@ -250,7 +258,7 @@ class PairScheduling:
         A newcomer that took these would be preempted before it drew a frame.
         """
         row, chunk = newcomer.first, self._prefill_chunk(len(newcomer.rows))
-        steps = cdiv(row.num_prompt_tokens, chunk) + cdiv(row.num_output_tokens, self._resume_chunk or chunk)
+        steps = cdiv(row.num_prompt_tokens, chunk) + cdiv(row.num_output_tokens, self._replay_chunk or chunk)
         wanted = 0
         for job in self._running_jobs():
             now = max(job.first.num_tokens, job.first.num_computed_tokens)

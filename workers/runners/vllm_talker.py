@@ -51,8 +51,7 @@ class Song:
     history: FrameHistory
     slot: int
     prompt_tokens: int
-    known: int  # draws before this one are in the log, and so is what they lead to: none of them is made again
-    launched: int = 0  # draws that the device was told to make, or has from the log
+    launched: int  # draws that the device was told to make, or has from the log
     embedded: bool = False  # whether the embedding after the newest draw is there already
 
 
@@ -129,11 +128,10 @@ class VllmTalker:
         return not self._songs
 
     @torch.inference_mode()
-    def bind(self, history: FrameHistory, prompt_tokens: int, *, prefilled: bool = False) -> int:
-        """Give a job its slot; codes that it has to repeat go to the device.
+    def bind(self, history: FrameHistory, prompt_tokens: int) -> int:
+        """Give a job its slot; codes that it has from its log go to the device.
 
-        Args:
-            prefilled: the draws whose conditioning is out come as if they were part of the prompt.
+        Draws whose conditioning is out are not made again: they follow the prompt as tokens do.
 
         Returns:
             How many draws those are.
@@ -142,7 +140,7 @@ class VllmTalker:
             NoFreeRows, ValueError: see `RowSlots.bind`.
         """
         known = max(0, min(len(history.forced) - 1, history.sent + history.lead))
-        song = Song(history, self._slots.bind(history), prompt_tokens, known, launched=known if prefilled else 0)
+        song = Song(history, self._slots.bind(history), prompt_tokens, launched=known)
         for codes in history.forced[:known]:
             history.add(codes, None)
         self._songs[history.job] = song
@@ -252,9 +250,7 @@ class VllmTalker:
             ready[song] += 1
         if split := next((song for song, count in ready.items() if count != self.model.rows), None):
             raise OutOfStep(f"only some rows of {split.history.job} were stepped")
-        if all(song.launched < song.known for song in ready):  # nobody, or songs that only catch up with their log
-            for song in ready:
-                song.launched += 1
+        if not ready:
             return torch.zeros(len(slots), dtype=torch.int64, device=self._device)
         draws = [self._max_draws] * self._max_jobs
         for song in ready:
