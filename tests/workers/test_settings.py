@@ -162,7 +162,7 @@ def test_a_step_too_small_for_a_pair_is_refused_with_the_number_that_would_do(ta
     "talker, says",
     [
         ({"model_runner": "v3"}, "'v3' is not known: use one of torch, v1, v2"),
-        ({"replay": "guess"}, "'guess' is not known: use one of steps, prefill"),
+        ({"replay": "guess"}, "'guess' is not known: use one of chunks, steps"),
         ({"model_runner": "v2"}, "v2 is for CUDA"),
         ({"model_runner": "v1", "options": {"device": "cuda:1"}}, "vLLM takes the first GPU that its process sees"),
         ({"model_runner": "v2", "options": {"device": "cuda", "dtype": "float32"}}, "16 bits only"),
