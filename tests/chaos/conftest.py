@@ -24,17 +24,17 @@ LYRICS = "[verse]\nHold the line, hold the light\n[chorus]\nAll night long"
 class Nursery:
     """Forks workers of one model; see tests/chaos/nursery.py."""
 
-    def __init__(self, url: str, model: str, log: Path) -> None:
+    def __init__(self, url: str, log: Path, *model: str) -> None:
         root = Path(__file__).parents[2]
         self.log = log
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.chaos.nursery", url, model], cwd=root, text=True,
+            [sys.executable, "-m", "tests.chaos.nursery", url, *model], cwd=root, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.open("w"),
         )  # fmt: skip
         if "ready" not in self._process.stdout.readline():
             raise RuntimeError(log.read_text())
         self.pids: list[int] = []
-        self.kind = "instant" if model == "instant" else "real"
+        self.kind = "instant" if model == ("instant",) else "real"
 
     def song(self, seed: int, frames: int) -> JobRequested:
         if self.kind == "instant":
@@ -70,9 +70,10 @@ def server(tmp_path):
 
 @pytest.fixture
 def nursery(server, tmp_path, request):
-    """Workers of the instant model; of the real architecture at its tiny size where a test asks for `real`."""
-    real = getattr(request, "param", "instant") == "real"
-    nursery = Nursery(server.url, str(tiny_checkpoint()) if real else "instant", tmp_path / "workers.log")
+    """Workers of the instant model; of the real architecture at its tiny size where a test says for how many jobs."""
+    max_jobs = getattr(request, "param", None)
+    model = (str(tiny_checkpoint()), str(max_jobs)) if max_jobs else ("instant",)
+    nursery = Nursery(server.url, tmp_path / "workers.log", *model)
     yield nursery
     nursery.close()
 

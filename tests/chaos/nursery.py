@@ -1,6 +1,7 @@
 """Starts worker processes fast: loads a model once, and forks a worker whenever it is told to.
 
-    python -m tests.chaos.nursery BROKER_URL instant|CHECKPOINT_FOLDER
+    python -m tests.chaos.nursery BROKER_URL instant
+    python -m tests.chaos.nursery BROKER_URL CHECKPOINT_FOLDER MAX_JOBS
 
 Reads `talker` or `acoustic` a line from standard input, and answers with the new process's id.
 """
@@ -34,11 +35,12 @@ def instant(url: str) -> dict[str, Callable[[threading.Event], None]]:
     return {"talker": talk, "acoustic": sound}
 
 
-def real(url: str, checkpoint: str) -> dict[str, Callable[[threading.Event], None]]:
+def real(url: str, checkpoint: str, max_jobs: int) -> dict[str, Callable[[threading.Event], None]]:
     from workers import run
     from workers.settings import load
 
-    settings = replace(load("minimax_music3", Path(checkpoint)), leases=QUICK)
+    settings = load("minimax_music3", Path(checkpoint))
+    settings = replace(settings, leases=QUICK, talker=replace(settings.talker, max_jobs=max_jobs))
     talker, acoustic = run.load_talker(settings), run.load_acoustic(settings)
     return {
         "talker": lambda stop: run.run_talker(RedisBroker(url), settings, stop, loaded=talker),
@@ -61,8 +63,8 @@ def child(work: Callable[[threading.Event], None], sweeper_url: str) -> None:
 
 
 def main() -> None:
-    url, model = sys.argv[1:]
-    roles = instant(url) if model == "instant" else real(url, model)
+    url, model, *max_jobs = sys.argv[1:]
+    roles = instant(url) if model == "instant" else real(url, model, *map(int, max_jobs))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped as they fall
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:

@@ -30,7 +30,7 @@ async def nothing_left(patron) -> bool:
 
 @pytest.mark.redis
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("nursery", ["real"], indirect=True)
+@pytest.mark.parametrize("nursery", [pytest.param(16, id="real")], indirect=True)
 async def test_200_songs_in_a_row_and_64_at_once(patron, nursery, server):
     patron.limits = Limits(ttl_s=5)
     workers = [nursery.start("talker"), nursery.start("acoustic")]
