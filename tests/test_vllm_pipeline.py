@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from broker_schemas import keys
-from broker_schemas.job import Status
+from broker_schemas.job import JobState, Status
 from tests import test_same_bytes
 from tests.stand_ins import QUICK, running
 from tests.test_cancel import freed
@@ -23,7 +24,7 @@ from workers.acoustic.worker import AcousticWorker
 from workers.models.family import load_family
 from workers.owning import Ownership, worker_name
 from workers.run import LoadedTalker
-from workers.settings import Settings, load
+from workers.settings import Settings, TalkerSettings, load
 from workers.talker.worker import TalkerWorker
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
@@ -91,9 +92,14 @@ def talker(real_broker, settings):
 
 
 @pytest.fixture
-def acoustic(real_broker, settings, sounder) -> AcousticWorker:
-    own = ownership(real_broker, keys.ACOUSTIC, sounder.profile, settings)
-    return AcousticWorker(own, sounder.model, FAMILY, settings.acoustic)
+def acoustic(real_broker, settings, sounder):
+    """An acoustic worker."""
+
+    def worker() -> AcousticWorker:
+        own = ownership(real_broker, keys.ACOUSTIC, sounder.profile, settings)
+        return AcousticWorker(own, sounder.model, FAMILY, settings.acoustic)
+
+    return worker
 
 
 def free_blocks(runner) -> int:
@@ -120,10 +126,17 @@ def holding(runner, condition):
         del runner.step
 
 
+async def finish(client, job: str) -> tuple[JobState, str]:
+    """The job's final state, and the sha256 of its PCM."""
+    state = await reach(client.producer, job, lambda state: state.status.final)
+    sound = await client.get(f"/v1/jobs/{job}/audio?format=pcm")
+    return state, hashlib.sha256(sound.content).hexdigest()
+
+
 async def test_one_song_one_sha256(client, engine, talker, acoustic):
     """Alone and among eight, polled, streamed and spoken, by windows and as a whole."""
     others = [SONG | {"seed": seed, "max_new_tokens": 40 * seed, "input": LYRICS[: 20 * seed]} for seed in (1, 2, 3)]
-    with running(talker(engine()), acoustic):
+    with running(talker(engine()), acoustic()):
         alone = await sing(client, SONG)
         assert await sing(client, SONG | {"seed": 42, "max_new_tokens": 60}) != alone
         together = await asyncio.gather(
@@ -143,7 +156,7 @@ async def test_cancelled_while_queued(client, engine, talker, acoustic):
     assert (await client.delete(f"/v1/jobs/{job}")).json()["status"] == "cancelled"
     loaded = engine()
     before = free_blocks(loaded.runner)
-    with running(talker(loaded), acoustic):
+    with running(talker(loaded), acoustic()):
         await sing(client, SHORT)
         state = await client.producer.jobs.state(job)
     assert (state.status, state.admitted_at, state.rows_freed) == (Status.CANCELLED, {}, ())
@@ -164,7 +177,7 @@ async def test_cancelled_while_the_engine_has_its_rows(client, engine, talker, a
     runner, worker = loaded.runner, talker(loaded)
     before = free_blocks(runner)
     began = runner.steps
-    with running(worker, acoustic), holding(runner, lambda: runner.steps == began + steps) as (held, let_go):
+    with running(worker, acoustic()), holding(runner, lambda: runner.steps == began + steps) as (held, let_go):
         job = (await client.post("/v1/jobs", json=song)).json()["id"]
         await until(held.is_set)
         await reach(client.producer, job, stage)
@@ -180,3 +193,51 @@ async def test_cancelled_while_the_engine_has_its_rows(client, engine, talker, a
         state = await client.producer.jobs.state(job)
     assert (state.status, state.terminal) == (Status.CANCELLED, False)
     assert free_blocks(runner) == before and runner.idle and runner.free_jobs == TALKER["max_jobs"]
+
+
+async def test_a_torch_talker_leaves_the_engine_s_songs_alone(client, engine, talker, acoustic, settings):
+    """Another runner is another profile: it gets on with other songs, and only the engine's own goes on with this one."""
+    loaded = engine()
+    runner = loaded.runner
+    began = runner.steps
+    with running(acoustic()):
+        with running(talker(loaded)) as stop, holding(runner, lambda: runner.steps == began + 150) as (held, let_go):
+            job = (await client.post("/v1/jobs", json=SONG)).json()["id"]
+            await until(held.is_set)
+            stop.set()
+            let_go.set()
+        left = await client.producer.jobs.state(job)
+        assert left.draws and not left.status.final
+        torch_talker = run.load_talker(replace(settings, talker=TalkerSettings(max_model_len=512)))
+        assert torch_talker.profile != loaded.profile
+        with running(talker(torch_talker)):
+            await sing(client, SHORT)  # it has tried the one that was left, which came first
+            assert await client.producer.jobs.state(job) == left
+        with running(talker(loaded)):
+            state, sha = await finish(client, job)
+            assert state.status is Status.COMPLETED and state.attempts[keys.TALKER] == 2
+            assert sha == await sing(client, SONG)
+
+
+async def test_short_of_memory_songs_wait_and_keep_their_bytes(client, engine, talker, acoustic):
+    songs = [SONG | {"seed": seed, "max_new_tokens": 130, "input": LYRICS[: 12 + 8 * seed]} for seed in range(8)]
+    with running(talker(engine()), acoustic()):
+        expected = await asyncio.gather(*(sing(client, song) for song in songs))
+    loaded = engine(num_gpu_blocks=36)
+    with running(talker(loaded), acoustic()):
+        assert await asyncio.gather(*(sing(client, song) for song in songs)) == expected
+    assert loaded.runner.preemptions > 0
+    assert free_blocks(loaded.runner) == 36 - 1
+
+
+async def test_a_song_that_reaches_the_end_of_its_positions_is_delivered(client, engine, talker, acoustic):
+    """The api knows of no limit so near; the frames that there are sound, and the reason says why they end."""
+    loaded = engine()
+    with running(talker(loaded), acoustic()):
+        songs = [SONG | {"input": LYRICS * 15, "async_chunk": async_chunk} for async_chunk in (True, False)]
+        heard = [await finish(client, (await client.post("/v1/jobs", json=song)).json()["id"]) for song in songs]
+    for state, _ in heard:
+        prompt = len(loaded.model.prompts(state.request)[0])
+        assert (state.status, state.reason) == (Status.COMPLETED, "length")
+        assert 0 < state.frames == TALKER["max_model_len"] - prompt - 1 < SONG["max_new_tokens"]
+    assert heard[0][1] == heard[1][1]
