@@ -313,7 +313,7 @@ class TestMaking:
     def test_true_size_has_the_published_widths(self) -> None:
         """Counted, not written: 8.6 billion parameters of the backbone, 2.43 of the transformer."""
         widths = checkpoint.SIZES["true"]
-        backbone = checkpoint.language_model_weights(widths.language_model)
+        backbone = checkpoint.language_model_weights(widths)
         assert sum(np.prod(weight.shape, dtype=int) for weight in backbone) / 1e9 == pytest.approx(8.6, abs=0.1)
         transformer = checkpoint.meta_module(config.TRANSFORMER, widths.transformer)
         assert sum(tensor.numel() for tensor in transformer.parameters()) / 1e9 == pytest.approx(2.43, abs=0.01)

@@ -24,7 +24,6 @@ from workers.models.minimax_music3 import config
 _SHARD_BYTES = 4 * 1024**3
 _LOGIT_STD = 2.5
 _HIDDEN_RMS = 0.3  # of the two language models' hidden states: their last norm's weight
-_END_SCALE = 1.45  # of <|audio_end|>'s row of the head: one frame in 400 or so then ends the song
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +36,7 @@ class Size:
     transformer: dict[str, Any]
     vocoder: dict[str, Any]
     dtype: torch.dtype
+    end_scale: float  # of <|audio_end|>'s row of the head: one frame in 400 or so then ends the song
 
 
 _TINY = Size(
@@ -63,6 +63,7 @@ _TINY = Size(
     },
     vocoder={"latent_channels": 16, "decoder_input_dim": 32, "decoder_hidden_dim": 32},
     dtype=torch.float32,
+    end_scale=1.8,
 )
 
 # The modules' defaults are the published widths.
@@ -81,6 +82,7 @@ _TRUE = Size(
     transformer={},
     vocoder={},
     dtype=torch.bfloat16,
+    end_scale=1.45,
 )
 
 
@@ -171,8 +173,9 @@ def _fan_in(shape: tuple[int, ...]) -> int:
     return math.prod(shape[1:])
 
 
-def language_model_weights(widths: dict[str, Any]) -> Iterator[Weight]:
+def language_model_weights(size: Size) -> Iterator[Weight]:
     """Hugging Face's names and shapes of a Qwen3ForCausalLM, untied."""
+    widths = size.language_model
     hidden, vocabulary, layers = widths["hidden_size"], widths["vocab_size"], widths["num_hidden_layers"]
     head = widths["head_dim"]
     queries, keys = widths["num_attention_heads"] * head, widths["num_key_value_heads"] * head
@@ -193,7 +196,8 @@ def language_model_weights(widths: dict[str, Any]) -> Iterator[Weight]:
         yield Weight(f"{at}.mlp.up_proj.weight", (inner, hidden), std=hidden**-0.5)
         yield Weight(f"{at}.mlp.down_proj.weight", (hidden, inner), std=2 * branch * inner**-0.5)
     yield Weight("model.norm.weight", (hidden,), mean=_HIDDEN_RMS)
-    yield Weight("lm_head.weight", (vocabulary, hidden), std=_head_std(hidden), row=config.AUDIO_END, factor=_END_SCALE)
+    head_std = _head_std(hidden)
+    yield Weight("lm_head.weight", (vocabulary, hidden), std=head_std, row=config.AUDIO_END, factor=size.end_scale)
 
 
 def _head_std(hidden: int) -> float:
@@ -304,7 +308,7 @@ def _write_language_model(folder: Path, widths: Size, seed: int, device: torch.d
         "use_sliding_window": False,
     }
     _write_json(folder / "config.json", stated)
-    weights = language_model_weights(widths.language_model)
+    weights = language_model_weights(widths)
     _write_shards(
         folder, "model", ((w.name, w.draw(config.LANGUAGE_MODEL, seed, device).to(widths.dtype)) for w in weights)
     )
