@@ -2,9 +2,11 @@
 #
 # TORCH_INDEX: an index to take torch from, e.g. PyTorch's own for CPU builds (its address is on PyTorch's "Get started"
 # page). Without one, torch comes from pip's usual index; on Linux that build brings CUDA with it.
+# AT_ONCE: how many files of tests run at once; they wait more than they compute.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 TORCH_INDEX ?=
+AT_ONCE ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
@@ -16,7 +18,7 @@ demo: $(VENV)/installed
 	$(BIN)/songline demo
 
 test: $(VENV)/tests-installed $(VENV)/vllm-installed redis
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 
 bench: $(VENV)/installed
 	$(BIN)/songline bench --serve
