@@ -190,7 +190,8 @@ def test_solver_is_plain_euler_steps(frames: int, acoustic, device) -> None:
         )
         latents = latents + (then - now) * (plain + 1.7 * (guided - plain))
     latents[..., :40] = held.latents
-    torch.testing.assert_close(acoustic.solve(condition, noise, held, never), latents, rtol=1e-4, atol=1e-4)
+    near = 1e-4 if device == "cpu" else 1e-3  # there, a batch of two rows has another order of sums
+    torch.testing.assert_close(acoustic.solve(condition, noise, held, never), latents, rtol=near, atol=near)
 
 
 @torch.inference_mode()

@@ -34,7 +34,8 @@ def model_runner(request, device):
 def settings(device: str, model_runner: str, **overrides) -> TalkerSettings:
     options = {"device": device, "dtype": "float32" if device == "cpu" else "bfloat16"}
     given = {
-        "model_runner": model_runner, "max_jobs": JOBS, "max_model_len": 512, "prefill_chunk": CHUNK, "options": options,
+        "model_runner": model_runner, "max_jobs": JOBS, "max_model_len": 512, "prefill_chunk": CHUNK,
+        "options": options,
         "gpu_memory_utilization": 0.1,
     }  # fmt: skip
     return TalkerSettings(**given | overrides)

@@ -66,7 +66,7 @@ class TalkerModel(Protocol):
 
     @property
     def backbone(self) -> torch.nn.Module:
-        """The autoregressive decoder, in the layout of Hugging Face's Qwen3Model; LookupError where an engine has it."""
+        """The decoder, in the layout of Hugging Face's Qwen3Model. Raises LookupError where an engine has it."""
         ...
 
     def prompts(self, request: JobRequested) -> list[list[int]]:

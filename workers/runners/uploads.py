@@ -1,4 +1,4 @@
-"""Small integers on their way to the device, without a wait: one copy a step, from pinned memory that is in nobody's use."""
+"""Small integers on their way to the device, without a wait: one copy at a time, from pinned memory that nobody uses."""
 
 from __future__ import annotations
 

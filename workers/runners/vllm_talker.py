@@ -1,8 +1,8 @@
 """The talker inside vLLM's engine: what comes before and after each forward, the same for both model runners.
 
 Before a forward, every token's embedding is laid into one persistent buffer, by its position alone: a prompt token's by
-its id, a later position's by the draw that it follows. So a song may be prefilled, stepped, preempted and taken up again
-in any order of steps. After it, the rows' newest hidden states are laid into job slots, and one draw runs for all slots
+its id, a later position's by the draw that it follows. So a song may be prefilled, stepped, preempted and taken up
+again in any order of steps. After it, the rows' newest hidden states are laid into job slots, and one draw runs for all slots
 at one padded shape, on CUDA as one graph. What was drawn stays on the device for the next step, and reaches the host by
 copies that no step waits for.
 """

@@ -1,4 +1,4 @@
-"""Model Runner V1 on the CPU. A module of its own: importing vLLM's CPU worker changes torch's CUDA streams for good."""
+"""Model Runner V1 on the CPU; apart, since importing vLLM's CPU worker changes torch's CUDA streams for good."""
 
 from __future__ import annotations
 

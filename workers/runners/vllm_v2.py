@@ -24,7 +24,7 @@ def _step_rows(batch: InputBatch) -> StepRows:
 
 
 class TalkerState(DefaultModelState):
-    """The hooks, in the order of a step: `prepare_inputs` before the forward (also before a graph's replay), the sampler."""
+    """The hooks of a step: `prepare_inputs` before the forward, also before a graph's replay; then the sampler."""
 
     def prepare_inputs(self, input_batch: InputBatch, req_states: RequestState) -> dict[str, Any]:
         self.model.talker.compose(_step_rows(input_batch), input_batch.input_ids)
