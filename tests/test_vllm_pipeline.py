@@ -196,7 +196,7 @@ async def test_cancelled_while_the_engine_has_its_rows(client, engine, talker, a
 
 
 async def test_a_torch_talker_leaves_the_engine_s_songs_alone(client, engine, talker, acoustic, settings):
-    """Another runner is another profile: it gets on with other songs, and only the engine's own goes on with this one."""
+    """Another runner is another profile: it sings other songs, and only the engine's own goes on with this one."""
     loaded = engine()
     runner = loaded.runner
     began = runner.steps

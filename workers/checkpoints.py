@@ -199,6 +199,32 @@ def load_tensors(folder: Path, component: str, names: Collection[str]) -> dict[s
     return {name: tensor for file in files for name, tensor in _read_tensors(file, "cpu", names)}
 
 
+def stated_shapes(folder: Path, component: str) -> dict[str, torch.Tensor]:
+    """All of a component's tensors on "meta": their shapes, of which only the files' heads are read.
+
+    Raises: as `load_component` does.
+    """
+    import torch
+
+    shapes: dict[str, torch.Tensor] = {}
+    files = weight_files(folder, component)
+    for file in files:
+        try:
+            with safe_open(file, framework="pt") as opened:
+                for name in opened.keys():  # noqa: SIM118, it is no mapping
+                    shapes[name] = torch.empty(opened.get_slice(name).get_shape(), device="meta")
+        except SafetensorError as error:
+            raise PartialDownload(f"{file} is cut short or broken ({error})") from None
+    if files[0].stem not in _WEIGHT_STEMS:
+        _match_index(files[0].parent, shapes)
+    return shapes
+
+
+def component_config(folder: Path, component: str) -> dict[str, Any]:
+    """The component's config.json. Raises CheckpointError, PartialDownload."""
+    return _read_json(_component_folder(folder, component) / "config.json")
+
+
 def _read_tensors(
     file: Path, device: str | torch.device, only: Collection[str] | None = None
 ) -> list[tuple[str, torch.Tensor]]:

@@ -56,7 +56,10 @@ def load_talker(settings: Settings) -> LoadedTalker:
 
 def _load_torch(family: Family, settings: Settings) -> tuple[TalkerModel, Runner]:
     talker = settings.talker
-    model = family.talker(settings.checkpoint, {"max_jobs": talker.max_jobs, **talker.options}, None)
+    try:
+        model = family.talker(settings.checkpoint, {"max_jobs": talker.max_jobs, **talker.options}, None)
+    except ValueError as error:
+        raise BadSettings(str(error)) from error
     runner = TorchRunner(
         model, max_jobs=talker.max_jobs, max_model_len=min(talker.max_model_len, model.context),
         prefill_chunk=talker.prefill_chunk,

@@ -14,11 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from workers.checkpoints import CheckpointError
+
 # (layer, queries (tokens, heads, d), keys (tokens, kv_heads, d), values) -> (tokens, heads * d)
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 
-class UnsupportedConfig(ValueError):
+class UnsupportedConfig(CheckpointError):
     """The decoder's config asks for what is not built here. `str()` names the field."""
 
 
@@ -53,6 +55,8 @@ class Qwen3Config:
             theta = rope.get("rope_theta") or stated["rope_theta"]
         except KeyError as missing:
             raise UnsupportedConfig(f"the config lacks {missing}") from None
+        if sizes["num_attention_heads"] % sizes["num_key_value_heads"]:
+            raise UnsupportedConfig("num_attention_heads must be a multiple of num_key_value_heads")
         return cls(
             **sizes,
             rope_theta=float(theta),

@@ -6,6 +6,7 @@ through it, but comes from `VllmTalker`.
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,11 @@ from typing import Any
 import torch
 
 from workers.models.family import Family, TalkerModel
+from workers.runners.vllm_checkpoint import check_backbone
 from workers.runners.vllm_environment import prepare_environment
 from workers.settings import BadSettings, TalkerSettings, step_tokens
 from workers.talker.frames import FrameHistory
 from workers.talker.rows import fit
-
 
 _BLOCK = 32  # positions that keys and values are kept by; the least on the CPU
 
@@ -30,6 +31,7 @@ class VllmRunner:
 
     Raises:
         BadSettings: the settings cannot be served; says what to change.
+        CheckpointError: nor can the checkpoint.
     """
 
     def __init__(self, family: Family, checkpoint: Path, settings: TalkerSettings) -> None:
@@ -38,13 +40,24 @@ class VllmRunner:
         self._settings = settings
         self._device = settings.options.get("device", "cpu")
         self._threads = torch.get_num_threads()
-        self._config = self._engine_config(family, checkpoint)
-        self._client = self._start()
+        if self._cuda and not torch.cuda.is_available():
+            raise BadSettings(f"talker.options.device is {self._device}, and torch finds no GPU: set it to cpu")
+        self._positions = min(settings.max_model_len, check_backbone(checkpoint, family.backbone))
+        try:
+            self._config = self._engine_config(family, checkpoint)
+            self._check_cache()
+            self._client = self._start()
+        except (ValueError, NotImplementedError) as error:
+            raise BadSettings(_told(error)) from error
         self._core = self._client.engine_core
         [model] = self._core.model_executor.collective_rpc(lambda worker: worker.get_model())
         self.talker = model.talker
         self._stream = torch.cuda.current_stream() if self._cuda else None
-        self._check_room()
+        try:
+            self._check_room()
+        except BadSettings:
+            self.close()
+            raise
 
     # --- starting -----------------------------------------------------------------------------------------------------
 
@@ -63,7 +76,7 @@ class VllmRunner:
             "skip_tokenizer_init": True,
             "hf_overrides": {"architectures": [vllm_model.ARCHITECTURE]},
             "dtype": settings.options.get("dtype", "auto" if cuda else "float32"),
-            "max_model_len": settings.max_model_len,
+            "max_model_len": self._positions,
             "max_num_seqs": self._decode_rows,
             "max_num_batched_tokens": settings.max_num_batched_tokens or step_tokens(settings, family),
             "long_prefill_token_threshold": settings.prefill_chunk,
@@ -125,14 +138,31 @@ class VllmRunner:
         finally:
             torch.set_num_threads = set_num_threads  # vLLM's CPU worker takes it from the whole process
 
+    @property
+    def _song_blocks(self) -> int:
+        """Blocks of the longest song."""
+        return self._rows * -(-self._positions // _BLOCK)
+
+    def _check_cache(self) -> None:
+        """Before the weights are loaded, where the cache's size is stated."""
+        stated, model = self._settings.kv_cache_gib, self._config.model_config
+        heads = model.get_total_num_kv_heads() * model.get_num_layers(self._config.parallel_config)
+        block = 2 * heads * model.get_head_size() * model.dtype.itemsize * _BLOCK
+        needed = (self._song_blocks + 1) * block / 2**30  # the engine keeps one for itself
+        if stated and stated < needed:
+            raise BadSettings(
+                f"talker.kv_cache_gib is {stated:g}, and a song of talker.max_model_len {self._positions} positions in "
+                f"{self._rows} rows needs {_rounded_up(needed):g}: set it to that or more, or lower max_model_len"
+            )
+
     def _check_room(self) -> None:
         blocks = self._config.cache_config.num_gpu_blocks - 1  # the engine keeps one for itself
-        needed = self._rows * -(-self._settings.max_model_len // _BLOCK)
+        needed = self._song_blocks
         if blocks < needed:
             fits = blocks // self._rows * _BLOCK
             raise BadSettings(
                 f"the key-value cache has {blocks} blocks of {_BLOCK} positions, and a song of talker.max_model_len "
-                f"{self._settings.max_model_len} positions in {self._rows} rows needs {needed}: give the talker more "
+                f"{self._positions} positions in {self._rows} rows needs {needed}: give the talker more "
                 f"memory (gpu_memory_utilization, kv_cache_gib, num_gpu_blocks), or set max_model_len to at most {fits}"
             )
 
@@ -163,7 +193,7 @@ class VllmRunner:
         """
         if len(prompts) != self._rows or not prompts[0] or len({len(prompt) for prompt in prompts}) != 1:
             raise ValueError(f"a job needs {self._rows} prompts of one length")
-        fit(history, len(prompts[0]), self._settings.max_model_len)
+        fit(history, len(prompts[0]), self._positions)
         with torch.cuda.stream(self._stream):
             known = self.talker.bind(history, len(prompts[0]))
         try:
@@ -189,9 +219,7 @@ class VllmRunner:
                 ignore_eos=True,
                 stop_token_ids=[END],
                 detokenize=False,
-                extra_args={
-                    "songline": {"job": history.job, "row": row, "rows": self._rows, "prompt": len(prompt)}
-                },
+                extra_args={"songline": {"job": history.job, "row": row, "rows": self._rows, "prompt": len(prompt)}},
             ),
             pooling_params=None,
             arrival_time=time.time(),
@@ -218,7 +246,7 @@ class VllmRunner:
             return self.talker.arrived()
 
     def _keep_threads(self) -> None:
-        """Bits depend on how many threads compute. It is set for each thread anew, and vLLM's kernels end at another."""
+        """Bits depend on how many threads compute. It is set for each thread anew; vLLM's kernels end at another."""
         if torch.get_num_threads() != self._threads:
             torch.set_num_threads(self._threads)
 
@@ -233,7 +261,7 @@ class VllmRunner:
             "dtype": str(config.model_config.dtype),
             "device": torch.cuda.get_device_name() if self._cuda else self._device,
             "max_jobs": settings.max_jobs,
-            "max_model_len": settings.max_model_len,
+            "max_model_len": self._positions,
             "prefill_chunk": settings.prefill_chunk,
             "max_num_batched_tokens": config.scheduler_config.max_num_batched_tokens,
             "block_size": _BLOCK,
@@ -247,3 +275,18 @@ class VllmRunner:
     def close(self) -> None:
         """Give the engine's memory back."""
         self._client.shutdown()
+
+
+def _told(error: Exception) -> str:
+    """What vLLM has against the settings, in a line."""
+    if isinstance(error, BadSettings):
+        return str(error)
+    parts = error.errors() if hasattr(error, "errors") else [{"loc": (), "msg": str(error)}]  # pydantic's say where
+    said = {": ".join([*map(str, part["loc"][:1]), part["msg"].removeprefix("Value error, ")]) for part in parts}
+    return "vLLM cannot serve this: " + " ".join("; ".join(sorted(said)).split())
+
+
+def _rounded_up(gib: float) -> float:
+    """To three digits, so that the number told is enough."""
+    step = 10 ** (math.floor(math.log10(gib)) - 2)
+    return math.ceil(gib / step) * step

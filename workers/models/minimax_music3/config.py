@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from workers.checkpoints import CheckpointError
 from workers.talker.windows import WindowPlan
 
 MODEL = "minimax_music3"
@@ -73,7 +74,7 @@ TALKER_COMPONENTS = (LANGUAGE_MODEL, DEPTH_DECODER, CONDITION_ENCODER)
 ACOUSTIC_COMPONENTS = (CONDITION_ENCODER, TRANSFORMER, VOCODER)
 
 
-class ConfigError(ValueError):
+class ConfigError(CheckpointError):
     """The checkpoint's configuration is not one of this family. `str()` names the file and the field."""
 
 
