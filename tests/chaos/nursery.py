@@ -1,7 +1,7 @@
 """Starts worker processes fast: loads a model once, and forks a worker whenever it is told to.
 
     python -m tests.chaos.nursery BROKER_URL instant
-    python -m tests.chaos.nursery BROKER_URL CHECKPOINT_FOLDER MAX_JOBS
+    python -m tests.chaos.nursery BROKER_URL CHECKPOINT_FOLDER MAX_JOBS [MODEL_RUNNER]
 
 Reads `talker` or `acoustic` a line from standard input, and answers with the new process's id.
 """
@@ -35,12 +35,15 @@ def instant(url: str) -> dict[str, Callable[[threading.Event], None]]:
     return {"talker": talk, "acoustic": sound}
 
 
-def real(url: str, checkpoint: str, max_jobs: int) -> dict[str, Callable[[threading.Event], None]]:
+def real(
+    url: str, checkpoint: str, max_jobs: str, model_runner: str = "torch"
+) -> dict[str, Callable[[threading.Event], None]]:
     from workers import run
     from workers.settings import load
 
     settings = load("minimax_music3", Path(checkpoint))
-    settings = replace(settings, leases=QUICK, talker=replace(settings.talker, max_jobs=max_jobs))
+    talking = replace(settings.talker, max_jobs=int(max_jobs), model_runner=model_runner)
+    settings = replace(settings, leases=QUICK, talker=talking)
     talker, acoustic = run.load_talker(settings), run.load_acoustic(settings)
     return {
         "talker": lambda stop: run.run_talker(RedisBroker(url), settings, stop, loaded=talker),
@@ -63,15 +66,17 @@ def child(work: Callable[[threading.Event], None], sweeper_url: str) -> None:
 
 
 def main() -> None:
-    url, model, *max_jobs = sys.argv[1:]
-    roles = instant(url) if model == "instant" else real(url, model, *map(int, max_jobs))
+    url, model, *how = sys.argv[1:]
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # engines talk too
+    roles = instant(url) if model == "instant" else real(url, model, *how)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped as they fall
-    print(json.dumps("ready"), flush=True)
+    print(json.dumps("ready"), file=answers, flush=True)
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:
             child(roles[line.strip()], url)
-        print(pid, flush=True)
+        print(pid, file=answers, flush=True)
 
 
 if __name__ == "__main__":
