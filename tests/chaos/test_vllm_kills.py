@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -81,7 +80,7 @@ async def test_a_stop_hands_over_at_once_and_without_a_strike(patron, nursery, w
     nursery.kill(leaving, signal.SIGTERM)
     nursery.kill(leaving, signal.SIGCONT)
     state = await handed_on(patron, job, expected)
-    assert [freed.why for freed in state.rows_freed][0] == "handed over"
+    assert next(freed.why for freed in state.rows_freed) == "handed over"
 
 
 async def test_one_that_stood_still_past_its_lease_finds_its_writes_refused(patron, nursery, whole):
@@ -119,7 +118,7 @@ async def test_the_command_killed_and_taken_over_by_another_of_its_kind(patron, 
             return await patron.client.hlen(keys.WORKERS) == len(processes)
 
         await until(all_there)
-        song, expected = await outcome(patron, await submit(patron, nursery))
+        _, expected = await outcome(patron, await submit(patron, nursery))
         job = await submit(patron, nursery)
         await reach(patron, job, lambda state: state.spans)
         victim = next(

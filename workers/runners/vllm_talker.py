@@ -139,17 +139,18 @@ class VllmTalker:
         Raises:
             NoFreeRows, ValueError: see `RowSlots.bind`.
         """
-        known = max(0, min(len(history.forced) - 1, history.sent + history.lead))
+        logged = history.forced[: history.max_frames + history.lead]
+        known = max(0, min(len(logged) - 1, history.sent + history.lead))
         song = Song(history, self._slots.bind(history), prompt_tokens, launched=known)
-        for codes in history.forced[:known]:
+        for codes in logged[:known]:
             history.add(codes, None)
         self._songs[history.job] = song
         for row in range(self.model.rows):
             self._rows[request_id(history.job, row)] = song, row
         self._seeds[song.slot] = history.request.seed
-        self._forced[song.slot] = len(history.forced)
-        if len(history.forced):
-            codes = torch.from_numpy(history.forced.astype("int64")).to(self._device)
+        self._forced[song.slot] = len(logged)
+        if len(logged):
+            codes = torch.from_numpy(logged.astype("int64")).to(self._device)
             self._codes[song.slot, : len(codes)] = codes
         return known
 
