@@ -219,6 +219,33 @@ async def test_a_torch_talker_leaves_the_engine_s_songs_alone(client, engine, ta
             assert sha == await sing(client, SONG)
 
 
+async def test_an_engine_that_breaks_gives_every_song_back(client, engine, talker, acoustic):
+    """Rows and leases go with the talker; the next one's songs sound as if nothing had been."""
+    songs = [SHORT | {"seed": seed} for seed in (2, 3, 4)]
+    loaded = engine()
+    runner = loaded.runner
+    with running(acoustic()):
+        with running(talker(loaded)):
+            expected = [await sing(client, song) for song in songs]
+
+        def break_down(*_) -> None:
+            raise RuntimeError("the device is lost")
+
+        with pytest.raises(RuntimeError, match="the device is lost"), running(talker(loaded)):
+            with holding(runner, lambda: len(runner.talker._songs) == 3) as (held, let_go):
+                jobs = [(await client.post("/v1/jobs", json=song)).json()["id"] for song in songs]
+                await until(held.is_set)
+                runner.talker.post_sample = break_down
+                let_go.set()
+                left = [await reach(client.producer, job, lambda state: state.rows_freed) for job in jobs]
+        assert runner.idle
+        assert [[freed.why for freed in state.rows_freed] for state in left] == [["broke"]] * 3
+        with running(talker(engine(num_gpu_blocks=None))):  # an engine anew
+            heard = [await finish(client, job) for job in jobs]
+    assert [sha for _, sha in heard] == expected
+    assert [state.attempts[keys.TALKER] for state, _ in heard] == [2] * 3
+
+
 async def test_short_of_memory_songs_wait_and_keep_their_bytes(client, engine, talker, acoustic):
     songs = [SONG | {"seed": seed, "max_new_tokens": 130, "input": LYRICS[: 12 + 8 * seed]} for seed in range(8)]
     with running(talker(engine()), acoustic()):
