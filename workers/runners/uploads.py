@@ -1,4 +1,4 @@
-"""Small integers on their way to the device, without a wait: one copy at a time, from pinned memory that nobody uses."""
+"""Small integers on their way to the device, without a wait: one copy at a time, from pinned memory of its own."""
 
 from __future__ import annotations
 

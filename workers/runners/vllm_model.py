@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from vllm.config import VllmConfig
 from vllm.model_executor.models.qwen3 import Qwen3Model

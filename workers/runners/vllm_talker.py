@@ -2,9 +2,9 @@
 
 Before a forward, every token's embedding is laid into one persistent buffer, by its position alone: a prompt token's by
 its id, a later position's by the draw that it follows. So a song may be prefilled, stepped, preempted and taken up
-again in any order of steps. After it, the rows' newest hidden states are laid into job slots, and one draw runs for all slots
-at one padded shape, on CUDA as one graph. What was drawn stays on the device for the next step, and reaches the host by
-copies that no step waits for.
+again in any order of steps. After it, the rows' newest hidden states are laid into job slots, and one draw runs for
+all slots at one padded shape, on CUDA as one graph. What was drawn stays on the device for the next step, and reaches
+the host by copies that no step waits for.
 """
 
 from __future__ import annotations
