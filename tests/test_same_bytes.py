@@ -18,14 +18,14 @@ from broker_schemas.job import Status, fold
 from producer.follow import Chunk
 from tests.stand_ins import QUICK
 from tests.tiny_checkpoint import tiny_checkpoint
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 from workers import run
 from workers.models.family import load_family
 from workers.settings import Settings, load
 
 LYRICS = "[verse]\nThe river keeps its own slow time\n[chorus]\nAnd we go down, and we go down"
 SONG = {
-    "model": "minimax_music3", "input": LYRICS, "instructions": "a slow folk song, one voice", "seed": 41,
+    "model": "minimax_music3", "input": LYRICS, "instructions": "a slow folk song, one voice", "seed": 5,
     "max_new_tokens": 330,
 }  # fmt: skip
 OTHERS = [
@@ -42,11 +42,14 @@ def settings() -> Settings:
 
 
 @contextmanager
-def serving(broker, settings: Settings, *, talkers: int = 1, acoustics: int = 1):
-    """Real workers, each in a thread with its own copy of the weights."""
+def serving(broker, settings: Settings, *, talkers: int = 1, acoustics: int = 1, acoustic=None):
+    """Real workers, each in a thread with its own copy of the weights; or around the one `acoustic` stage given."""
     stop = threading.Event()
     threads = [threading.Thread(target=run.run_talker, args=(broker, settings, stop)) for _ in range(talkers)]
-    threads += [threading.Thread(target=run.run_acoustic, args=(broker, settings, stop)) for _ in range(acoustics)]
+    threads += [
+        threading.Thread(target=run.run_acoustic, args=(broker, settings, stop), kwargs={"loaded": acoustic})
+        for _ in range(acoustics)
+    ]
     for thread in threads:
         thread.start()
     try:
@@ -154,10 +157,19 @@ async def test_cancelled_while_prefilling(client, real_broker, settings):
 
 @pytest.mark.redis
 async def test_a_follower_hears_while_the_song_is_made(client, real_broker, settings):
-    with serving(real_broker, settings):
+    acoustic, heard = run.load_acoustic(settings), threading.Event()
+    window = acoustic.model.window
+
+    def once_the_first_is_heard(*args, index: int, **kwargs):
+        assert index == 0 or heard.wait(PATIENCE_S)
+        return window(*args, index=index, **kwargs)
+
+    acoustic.model.window = once_the_first_is_heard
+    with serving(real_broker, settings, acoustic=acoustic):
         job = (await client.post("/v1/jobs", json=SONG)).json()["id"]
-        early = False
+        heard_at = []
         async for item in client.producer.jobs.follow(job):
-            if isinstance(item, Chunk) and item.index == 0:
-                early = not (await client.producer.jobs.state(job)).status.final
-    assert early
+            if isinstance(item, Chunk):
+                heard.set()
+                heard_at.append((await client.producer.jobs.state(job)).chunks)
+    assert heard_at[0] == 1 and len(heard_at) > 1

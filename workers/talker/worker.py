@@ -111,11 +111,12 @@ class TalkerWorker:
 
     def _acoustic_is_behind(self) -> bool:
         """Whether new songs had better wait; those that were begun go on, or the acoustic stage would wait for them."""
+        unready = len(self._unready)  # first: a song whose span comes out meanwhile counts twice, not never
         try:
             ready = self._ownership.client.xlen(keys.ready(self._ownership.model))
         except redis.RedisError:
             return True
-        return ready + len(self._unready) >= self._settings.ready_limit
+        return ready + unready >= self._settings.ready_limit
 
     def _begin(self, owned: Owned) -> None:
         request, state = owned.state.request, owned.state
