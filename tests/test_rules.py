@@ -81,6 +81,21 @@ async def test_the_talker_admits_no_more_while_the_acoustic_stage_is_behind(prod
                 await reach(producer, job, lambda state: state.status is Status.COMPLETED)
 
 
+async def test_a_song_whose_span_comes_out_while_the_talker_counts_is_counted(broker, monkeypatch):
+    worker = talker(broker, ready_limit=1)
+    worker._unready.add("job")
+    client = worker._ownership.client
+    xlen = client.xlen
+
+    def comes_out(stream: str) -> int:
+        length = xlen(stream)
+        worker._note_ready("job", True)
+        return length
+
+    monkeypatch.setattr(client, "xlen", comes_out)
+    assert worker._acoustic_is_behind()
+
+
 async def test_pairs_live_and_die_together(producer, broker):
     with running(talker(broker, runner=InstantRunner(step_s=0.001)), acoustic(broker)):
         job = await submit(producer, frames=60)

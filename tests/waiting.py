@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from broker_schemas.job import JobState
 
-PATIENCE_S = 120.0  # whatever has not come about by then never will
+PATIENCE_S = 240.0  # whatever has not come about by then never will
 
 T = TypeVar("T")
 

@@ -28,10 +28,11 @@ async def newest_job(api, *, besides=frozenset()) -> str:
 
     job = await until(found)
 
-    async def logged():
-        return api.broker.client().exists(keys.log(job))
+    def submitted() -> bool:
+        rung = api.broker.client().xrange(keys.bell("hum", keys.TALKER))
+        return any(fields[b"job"].decode() == job for _, fields in rung)
 
-    await until(logged)
+    await until(submitted)  # the bell is the last that it does
     return job
 
 
