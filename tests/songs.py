@@ -38,3 +38,9 @@ def finish(runner, history: FrameHistory) -> FrameHistory:
 def sung(history: FrameHistory) -> tuple[bytes, bytes, str | None]:
     """Codes, conditioning, and why it ended."""
     return np.stack(history.codes).tobytes(), np.stack(history.waiting).tobytes(), history.reason
+
+
+def arrays(song: tuple[bytes, bytes, str | None]) -> tuple[np.ndarray, np.ndarray]:
+    """Of what `sung` gives: codes (draws, 8) int16, and conditioning (frames, width) float32, one row fewer."""
+    codes = np.frombuffer(song[0], np.int16).reshape(-1, 8)
+    return codes, np.frombuffer(song[1], np.float32).reshape(len(codes) - 1, -1)

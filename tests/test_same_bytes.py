@@ -106,6 +106,7 @@ async def speak(client, song: dict, **how) -> str:
 async def test_one_song_one_sha256(client, real_broker, settings):
     with serving(real_broker, settings):
         alone = await sing(client, SONG)
+        assert (await client.get("/v1/jobs")).json()["data"][0]["frames"] == SONG["max_new_tokens"]
         assert await stream(client, SONG) == alone
         assert await speak(client, SONG) == alone
         assert await speak(client, SONG, stream_format="audio") == alone

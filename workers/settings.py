@@ -91,7 +91,7 @@ def load(
     """
     if platform not in PLATFORMS:
         raise BadSettings(f"no platform {platform!r}: use one of {', '.join(PLATFORMS)}")
-    tree = _merge(_read(config, platform, ()), _with_runner_placed(overrides or {}))
+    tree = merge(_read(config, platform, ()), _with_runner_placed(overrides or {}))
     tree.pop("base_config", None)
     if "family" not in tree:
         raise BadSettings(f"{config} names no family: set `family`, or `base_config` to a file that does")
@@ -148,7 +148,7 @@ def _read(config: str, platform: str, seen: tuple[Path, ...]) -> dict[str, Any]:
     if not isinstance(base, str):
         raise BadSettings(f"base_config must name a deploy file, got {base!r}")
     beside = path.parent / base
-    return _merge(_read(str(beside) if beside.is_file() else base, platform, (*seen, path)), tree)
+    return merge(_read(str(beside) if beside.is_file() else base, platform, (*seen, path)), tree)
 
 
 def _on(platform: str, tree: dict[str, Any]) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def _on(platform: str, tree: dict[str, Any]) -> dict[str, Any]:
             raise BadSettings(f"unknown platform platforms.{name}: known are {', '.join(PLATFORMS)}")
         if misplaced := {"platforms", "base_config", "family"} & block.keys():
             raise BadSettings(f"{sorted(misplaced)[0]} cannot stand in platforms.{name}: it is the whole file's")
-    return _merge(_with_runner_placed(tree), _with_runner_placed(blocks.get(platform, {})))
+    return merge(_with_runner_placed(tree), _with_runner_placed(blocks.get(platform, {})))
 
 
 def _with_runner_placed(tree: dict[str, Any]) -> dict[str, Any]:
@@ -174,14 +174,15 @@ def _with_runner_placed(tree: dict[str, Any]) -> dict[str, Any]:
         return placed  # which `_section` refuses
     if talker.get("model_runner", runner) != runner:
         raise BadSettings(f"model_runner is {runner!r} and talker.model_runner {talker['model_runner']!r}: give one")
-    return _merge(placed, {"talker": {"model_runner": runner}})
+    return merge(placed, {"talker": {"model_runner": runner}})
 
 
-def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+def merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """`above` laid over `below`, key by key where both are maps."""
     merged = dict(below)
     for key, value in above.items():
         both_maps = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = _merge(merged[key], value) if both_maps else value
+        merged[key] = merge(merged[key], value) if both_maps else value
     return merged
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.bench.gpu import sections
-from tests.bench.gpu.bench import Bench, NotRun, merge
+from tests.bench.gpu.bench import Bench, NotRun
 from tests.bench.gpu.kernels import by_launch
 from tests.bench.gpu.plans import DRY
 from tests.bench.gpu.playing import Stage
@@ -18,6 +18,7 @@ from tests.bench.gpu.report import table
 from tests.bench.gpu.songs import Scenario, Song, Visit, pool
 from tests.tiny_checkpoint import tiny_checkpoint
 from workers.run import LoadedTalker
+from workers.settings import merge
 from workers.talker.frames import FrameHistory
 
 SONG = Song(seed=1, frames=12)

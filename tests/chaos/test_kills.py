@@ -38,7 +38,7 @@ async def undisturbed(patron, nursery) -> tuple[JobState, str]:
     nursery.start("talker")
     nursery.start("acoustic")
     state, sha = await outcome(patron, await submit(patron, nursery))
-    assert state.status is Status.COMPLETED
+    assert (state.status, state.frames) == (Status.COMPLETED, FRAMES[nursery.kind])
     return state, sha
 
 

@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tests.songs import admit, finish, song, sung
+from tests.songs import admit, arrays, finish, song, sung
 from tests.tiny_checkpoint import tiny_checkpoint
 from workers.models.minimax_music3.talker import load_talker
 from workers.runners.torch_runner import TorchRunner
+from workers.talker.frames import FrameHistory
 from workers.talker.rows import DoesNotFit, NoFreeRows, RowSlots
 
 MAX_JOBS = 16
@@ -80,8 +81,7 @@ def test_a_row_s_length_and_prefill_pace_change_nothing(talker, alone):
 @pytest.mark.parametrize("seed", [3, 6])
 def test_a_takeover_repeats_the_log_and_goes_on(talker, alone, seed):
     """Logged codes are forced; the conditioning of frames that were not sent comes out as it was."""
-    codes = np.frombuffer(alone[seed][0], np.int16).reshape(-1, 8)
-    conditioning = np.frombuffer(alone[seed][1], np.float32).reshape(len(codes) - 1, -1)
+    codes, conditioning = arrays(alone[seed])
     rng = random.Random(seed)
     for _ in range(4):
         cut = rng.randrange(1, len(codes) + 1)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.songs import admit, finish, song, sung
+from tests.songs import admit, arrays, finish, song, sung
 from tests.tiny_checkpoint import tiny_checkpoint
 from workers.models.family import load_family
 from workers.runners.torch_runner import TorchRunner
@@ -133,8 +133,7 @@ def test_songs_that_come_and_go(runner, alone):
 
 @pytest.mark.parametrize("seed", [3, 6])
 def test_a_takeover_repeats_the_log_and_goes_on(runner, alone, seed):
-    codes = np.frombuffer(alone[seed][0], np.int16).reshape(-1, 8)
-    conditioning = np.frombuffer(alone[seed][1], np.float32).reshape(len(codes) - 1, -1)
+    codes, conditioning = arrays(alone[seed])
     rng = random.Random(seed)
     for _ in range(3):
         cut = rng.randrange(1, len(codes) + 1)

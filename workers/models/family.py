@@ -16,7 +16,6 @@ import numpy as np
 
 from broker_schemas.contract import Contract
 from broker_schemas.events import JobRequested
-from workers.talker.frames import FrameHistory
 from workers.talker.windows import WindowPlan
 
 if TYPE_CHECKING:  # the api reads contracts only, and stays light

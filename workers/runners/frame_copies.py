@@ -76,12 +76,12 @@ class FrameCopies:
         codes, ended, conditioning = (torch.empty(t.shape, dtype=t.dtype, pin_memory=self._cuda) for t in tensors)
         return _Buffers(codes, ended, conditioning, torch.cuda.Event() if self._cuda else None, [])
 
-    def arrived(self, *, wait: bool = False) -> Iterator[Arrived]:
-        """The steps whose frames are here, oldest first; with `wait`, all that were sent."""
+    def arrived(self) -> Iterator[Arrived]:
+        """The steps whose frames are here, oldest first."""
         while self._under_way:
             oldest = self._under_way[0]
             if oldest.copied is not None:
-                if wait or len(self._under_way) > _STEPS:
+                if len(self._under_way) > _STEPS:
                     oldest.copied.synchronize()
                 elif not oldest.copied.query():
                     return

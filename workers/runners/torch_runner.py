@@ -113,9 +113,7 @@ class TorchRunner:
             NoFreeRows: every slot is taken.
             ValueError: the prompts are not the model's rows of one length.
         """
-        if len(prompts) != self._model.rows or not prompts[0] or len({len(prompt) for prompt in prompts}) != 1:
-            raise ValueError(f"a job needs {self._model.rows} prompts of one length")
-        fit(history, len(prompts[0]), self._max_model_len)
+        fit(history, prompts, self._model.rows, self._max_model_len)
         prompt = torch.tensor(prompts, device=self._device)
         self._songs[history.job] = Song(history, self._slots.bind(history), prompt)
 

@@ -191,9 +191,7 @@ class VllmRunner:
 
         Raises: see `TorchRunner.admit`.
         """
-        if len(prompts) != self._rows or not prompts[0] or len({len(prompt) for prompt in prompts}) != 1:
-            raise ValueError(f"a job needs {self._rows} prompts of one length")
-        fit(history, len(prompts[0]), self._positions)
+        fit(history, prompts, self._rows, self._positions)
         with torch.cuda.stream(self._stream):
             known = self.talker.bind(history, len(prompts[0]))
         try:

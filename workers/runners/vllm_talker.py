@@ -161,14 +161,10 @@ class VllmTalker:
                 del self._rows[request_id(job, row)]
         return self._slots.release(job)
 
-    def arrived(self, *, wait: bool = False) -> list[FrameHistory]:
-        """Add the draws that have reached the host to their songs; the songs that grew or ended, each once.
-
-        Args:
-            wait: for all that are under way.
-        """
+    def arrived(self) -> list[FrameHistory]:
+        """Add the draws that have reached the host to their songs; the songs that grew or ended, each once."""
         grown: dict[str, FrameHistory] = {}
-        for step in self._copies.arrived(wait=wait):
+        for step in self._copies.arrived():
             for song, draw in step.songs:
                 if self._songs.get(song.history.job) is song and self._add(song, draw, step):
                     grown[song.history.job] = song.history

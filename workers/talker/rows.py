@@ -19,12 +19,16 @@ class NoFreeRows(RuntimeError):
     """Every slot is taken: free a job first."""
 
 
-def fit(history: FrameHistory, prompt_tokens: int, positions: int) -> None:
+def fit(history: FrameHistory, prompts: list[list[int]], rows: int, positions: int) -> None:
     """Bound a song by the positions that its rows have: it ends there, with reason "length", as by its frame budget.
 
     Raises:
+        ValueError: the prompts are not those of so many rows, of one length.
         DoesNotFit: not even one frame would fit.
     """
+    if len(prompts) != rows or not prompts[0] or len({len(prompt) for prompt in prompts}) != 1:
+        raise ValueError(f"a job needs {rows} prompts of one length")
+    prompt_tokens = len(prompts[0])
     room = positions - prompt_tokens - history.lead
     if room < 1:
         raise DoesNotFit(

@@ -22,10 +22,11 @@ from typing import Any
 import torch
 import yaml
 
-from tests.bench.gpu.bench import Bench, merge
+from tests.bench.gpu.bench import Bench
 from tests.bench.gpu.checkpoint import prepare
 from tests.bench.gpu.plans import DRY, EXPECTED_S, WHOLE
 from tests.bench.gpu.sections import SECTIONS
+from workers.settings import merge
 
 _SIZES = {"tiny": "tiny", "full": "true"}
 _FULL_CACHE_GIB = 48  # 16 songs of full length; the rest of the card is the acoustic stage's

@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.bench.gpu.plans import Plan
 from tests.bench.gpu.report import write
+from workers.settings import merge
 
 
 class NotRun(Exception):
@@ -21,15 +22,6 @@ class NotRun(Exception):
     def __init__(self, why: str, rows: list[dict[str, Any]] | None = None) -> None:
         super().__init__(why)
         self.rows = rows or []
-
-
-def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Overrides over overrides."""
-    merged = dict(below)
-    for key, value in above.items():
-        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-        merged[key] = merge(merged[key], value) if both else value
-    return merged
 
 
 @dataclass

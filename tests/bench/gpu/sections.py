@@ -250,7 +250,7 @@ def steps(bench: Bench) -> None:
 
 
 def _modes(bench: Bench, runner: str) -> dict[str, dict[str, Any]]:
-    """How a song's bits are kept its own, by shapes or by vLLM's batch-invariant kernels; and the draw, fused or not."""
+    """How a song's bits are kept its own, by shapes or by batch-invariant kernels; and the draw, fused or not."""
     if runner == "torch" or not bench.on_cuda:
         return {"as the runner is": {}}
     return {
