@@ -101,6 +101,27 @@ def test_the_same_bits_eight_at_once(runner, alone):
         assert [sung(history) for history in songs] == [alone[seed] for seed in reversed(seeds)]
 
 
+def test_a_decode_step_has_one_shape_whoever_is_there(device, runner):
+    if device != "cpu":
+        pytest.skip("there a CUDA graph has the shape")
+    [model] = runner._core.model_executor.collective_rpc(lambda worker: worker.get_model())
+    tokens: list[int] = []
+    hook = model.register_forward_pre_hook(
+        lambda _, args, kwargs: tokens.append(len(kwargs["positions"])), with_kwargs=True
+    )  # fmt: skip
+    try:
+        for seeds in (range(1), range(5)):
+            songs = [admit(runner, runner.model, song(seed, frames=6)) for seed in seeds]
+            while any(not history.codes for history in songs):
+                runner.step()
+            tokens.clear()
+            for history in songs:
+                finish(runner, history)
+            assert set(tokens) == {2 * JOBS}
+    finally:
+        hook.remove()
+
+
 def test_four_of_one_kind_at_once(runner, alone):
     songs = [admit(runner, runner.model, song(3, job=f"twin_{n}")) for n in range(4)]
     assert {sung(finish(runner, history)) for history in songs} == {alone[3]}
