@@ -197,4 +197,4 @@ def test_every_section_has_a_time_and_a_title(tmp_path: Path) -> None:
     from tests.bench.gpu.plans import EXPECTED_S
     from tests.bench.gpu.report import _TITLES
 
-    assert set(sections.SECTIONS) == set(EXPECTED_S) == {*_TITLES, "exact"}  # which makes three others' tables
+    assert set(sections.SECTIONS) == set(EXPECTED_S) == {*_TITLES, "exact"}  # which makes others' tables

@@ -95,7 +95,8 @@ class VllmRunner:
                     "checkpoint": str(checkpoint),
                     "options": settings.options,
                     "max_jobs": settings.max_jobs,
-                    "least_tokens": self._decode_rows,
+                    # Where no graph has a decode step's shape. A prefill's is its own affair, the same in V1 and V2.
+                    "least_tokens": 0 if cuda else self._decode_rows,
                     "replay_chunk": settings.max_jobs if settings.replay == "chunks" else 1,
                     "exclusive_prefill": settings.exclusive_prefill,
                     "compile_draw": settings.compile_draw and cuda,

@@ -111,10 +111,11 @@ class VllmTalker:
         self._frame_codes = zeros(max_jobs, model.codebooks, of=torch.int16)
         self._frame_ended = zeros(max_jobs, of=torch.bool)
         self._frame_conditioning: Tensor | None = None
-        self._run_draw = self._draw
+        # The feedback stays as it is: in a resumed song it is computed in other company, and must round alike.
+        self._draw_frames = model.draw
         if compiled:
             # Which kernel is fastest must not be measured: another choice, another rounding.
-            self._run_draw = torch.compile(self._draw, dynamic=False, options={"deterministic": True})
+            self._draw_frames = torch.compile(model.draw, dynamic=False, options={"deterministic": True})
         self._graph = self._captured() if graph else None
 
     # --- songs --------------------------------------------------------------------------------------------------------
@@ -259,7 +260,7 @@ class VllmTalker:
         if self._graph is not None:
             self._graph.replay()
         else:
-            self._run_draw(self._numbers(sorted(song.slot for song in ready)))
+            self._draw(self._numbers(sorted(song.slot for song in ready)))
         self._copies.send(
             self._frame_codes, self._frame_ended, self._frame_conditioning,
             [(song, song.launched) for song in ready],
@@ -274,7 +275,7 @@ class VllmTalker:
         codes = self._codes[self._all, self._draws]
         hidden = self._hidden[:-1].view(self.model.rows, self._max_jobs, -1)
         who = Drawing(slots, self._seeds[slots], draws, repeats=draws < self._forced[slots])
-        drawn = self.model.draw(hidden, codes, who)
+        drawn = self._draw_frames(hidden, codes, who)
         self._codes[self._all, self._draws] = drawn.codes
         drew = (self._draws < self._max_draws)[:, None]
         self._next.copy_(torch.where(drew, self.model.feedback(drawn.codes, self._all, self._draws), self._next))
@@ -290,13 +291,12 @@ class VllmTalker:
         warm = torch.cuda.Stream()
         warm.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(warm):
-            self._draw(self._all)
-            for _ in range(2):
-                self._run_draw(self._all)
+            for _ in range(3):
+                self._draw(self._all)
         torch.cuda.current_stream().wait_stream(warm)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=warm):
-            self._run_draw(self._all)
+            self._draw(self._all)
         return graph
 
     def _numbers(self, numbers: list[int]) -> Tensor:

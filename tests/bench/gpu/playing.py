@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,8 +68,33 @@ class Stage:
         """Play to the end.
 
         Returns:
-            `songs` (an outcome for each visit that stayed, in order of their ends), `steps`, `wall_s`, `preemptions`.
+            `songs` (an outcome for each visit that stayed, in order of their ends), `steps`, `wall_s`, `preemptions`,
+            and `blocks` where the scenario has a part of the memory only.
         """
+        if scenario.memory is None:
+            return self._play(scenario)
+        with self._only(self._blocks(scenario)) as blocks:
+            return {**self._play(scenario), "blocks": blocks}
+
+    def _blocks(self, scenario: Scenario) -> int:
+        """As many as the scenario has, but at least what its longest song takes."""
+        size, rows = self.talker.runner.profile()["block_size"], self.talker.model.rows
+        needs = [
+            rows * math.ceil((len(self.prompts(visit)[0]) + visit.song.frames + 2) / size) for visit in scenario.visits
+        ]
+        return max(int(scenario.memory * sum(needs)), max(needs) + rows)
+
+    @contextmanager
+    def _only(self, blocks: int) -> Iterator[int]:
+        """The engine has that many blocks for as long as the block runs: the others are taken, by nobody."""
+        pool = self.talker.runner._core.scheduler.kv_cache_manager.block_pool
+        taken = pool.get_new_blocks(pool.get_num_free_blocks() - blocks)
+        try:
+            yield blocks
+        finally:
+            pool.free_blocks(taken)
+
+    def _play(self, scenario: Scenario) -> dict[str, Any]:
         runner, waiting, playing = self.talker.runner, deque(enumerate(scenario.visits)), {}
         outcomes, step, began = [], 0, time.perf_counter()
         preempted = getattr(runner, "preemptions", 0)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
-from tests.bench.gpu.bench import Bench, NotRun
+from tests.bench.gpu.bench import Bench
 from tests.bench.gpu.pipeline import pipeline
 from tests.bench.gpu.songs import Scenario, Song, Visit, pool
 
@@ -59,13 +60,13 @@ def _as_arguments(scenarios: list[Scenario]) -> list[dict[str, Any]]:
 def alone(bench: Bench) -> None:
     """Point 1: one sha256 for each song, whatever the runner and however its prompt is cut."""
     asked = _as_arguments(_alone(bench))
-    rows, notes, reference = [], [], {}
+    rows, notes, references = [], [], defaultdict(dict)
     for runner in bench.runners:
         for name, extra in _prefills(runner).items():
             played = bench.kept(
                 "alone", f"{runner}, {name}", notes, "play", bench.tree(runner, extra), scenarios=asked
             )  # fmt: skip
-            rows += _alone_rows(runner, name, _played(played), reference)
+            rows += _alone_rows(runner, name, _played(played), references[name])
             bench.put("alone", rows, notes)
 
 
@@ -91,8 +92,8 @@ def _alone_rows(
 
 def _prefills(runner: str) -> dict[str, dict[str, Any]]:
     if runner == "torch":
-        return {"chunks of 64": {}}
-    return {"default": {}, "64 tokens a step": {"talker": {"max_num_batched_tokens": 64, "prefill_chunk": 16}}}
+        return {"default": {}}
+    return {"default": {}, "64 tokens a step": {"talker": {"max_num_batched_tokens": 64, "prefill_chunk": 32}}}
 
 
 def concurrent(bench: Bench) -> None:
@@ -133,51 +134,34 @@ def _concurrent_rows(runner: str, played: list[dict[str, Any]]) -> list[dict[str
 
 def pressure(bench: Bench) -> None:
     """Point 3: songs lose their memory to one another, and none of it is heard."""
-    songs = [Song(number, bench.plan.pressed, verses=1 + number % 3) for number in range(_PRESSED_SONGS)]
-    together = Scenario.together("eight", songs, every=3)
+    asked = _as_arguments(_pressure(bench))
     rows, notes = [], []
     for runner in bench.runners:
         if runner == "torch":
             notes.append("torch has no pages: each of its slots holds a whole song")
-            bench.put("pressure", rows, notes)
-            continue
-        try:
-            _press(bench, runner, songs, together, rows, notes)
-        except NotRun as error:
-            notes.append(bench.fail("pressure", runner, error))
+        else:
+            played = bench.kept("pressure", runner, notes, "play", bench.tree(runner), scenarios=asked)
+            rows += _pressure_rows(runner, _played(played))
         bench.put("pressure", rows, notes)
 
 
-def _press(
-    bench: Bench, runner: str, songs: list[Song], together: Scenario, rows: list[dict[str, Any]], notes: list[str]
-) -> None:
-    """Adds a runner's rows and notes."""
-    longest = 64 * math.ceil((bench.plan.pressed + 300) / 64)  # positions: the prompts take fewer than 300
-    small = {"talker": {"max_model_len": longest, "max_jobs": _PRESSED_SONGS}}
-    scenarios = _as_arguments([*(Scenario.alone(song) for song in songs), together])
-    about, *played = bench.child("play", bench.tree(runner, small), scenarios=scenarios)
-    reference, block = _songs(_played(played)), about["profile"]["block_size"]
-    needs = [
-        about["rows"] * math.ceil((about["prompt_tokens"][song.name] + song.frames + 2) / block) for song in songs
+def _pressure(bench: Bench) -> list[Scenario]:
+    songs = [Song(number, bench.plan.pressed, verses=1 + number % 3) for number in range(_PRESSED_SONGS)]
+    together = [Scenario.together("with all there is", songs, every=3)]
+    together += [replace(together[0], name=f"with {share:.0%}", memory=share) for share in _PRESSURE]
+    return [*(Scenario.alone(song) for song in songs), *together]
+
+
+def _pressure_rows(runner: str, played: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    reference = _songs(played)
+    return [
+        {
+            "runner": runner, "memory": row["scenario"], "blocks": row.get("blocks"),
+            **differences(row, reference),
+        }
+        for row in played
+        if not row["scenario"].startswith("alone ")
     ]  # fmt: skip
-    least = about["rows"] * math.ceil(longest / block) + 1
-    unpressed = next(row for row in _played(played) if row["scenario"] == together.name)
-    rows.append(
-        {"runner": runner, "blocks": "all that fit", "of those needed": "", **differences(unpressed, reference)}
-    )
-    for share in _PRESSURE:
-        blocks = max(least, int(share * sum(needs)))
-        tree = bench.tree(runner, {"talker": {**small["talker"], "num_gpu_blocks": blocks}})
-        name = {"runner": runner, "blocks": str(blocks), "of those needed": f"{blocks / sum(needs):.0%}"}
-        try:
-            [pressed] = _played(bench.child("play", tree, scenarios=_as_arguments([together])))
-            rows.append(name | differences(pressed, reference))
-            if not pressed["preemptions"]:
-                notes.append(f"{runner}: with {blocks} blocks nothing was preempted, so that row shows nothing")
-        except NotRun as error:
-            rows.append(name | {"same": "failed"})
-            notes.append(bench.fail("pressure", f"{runner}, {blocks} blocks", error))
-        bench.put("pressure", rows, notes)
 
 
 def takeover(bench: Bench) -> None:
@@ -222,19 +206,33 @@ def _takeover_rows(runner: str, asked: list[Scenario], played: list[dict[str, An
 
 
 def exact(bench: Bench) -> None:
-    """Points 1 and 2, and takeovers, on one engine a runner: for where time is short. Makes the three tables."""
-    parts = {"alone": _alone(bench), "concurrent": _concurrent(bench), "takeover": _takeover(bench)}
-    asked = _as_arguments([scenario for scenarios in parts.values() for scenario in scenarios])
+    """Points 1 to 3, and takeovers, on one engine a runner: for where time is short. Makes the four tables.
+
+    Prompts in small chunks need an engine of their own, which is given the shorter songs only.
+    """
+    parts = {
+        "alone": _alone(bench), "concurrent": _concurrent(bench), "takeover": _takeover(bench),
+        "pressure": _pressure(bench),
+    }  # fmt: skip
+    shorter = _as_arguments([one for one in parts["alone"] if one.visits[0].song.frames <= bench.plan.longest])
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in parts}
-    notes, reference = [], {}
+    notes, references = [], defaultdict(dict)
     for runner in bench.runners:
-        played = iter(_played(bench.kept("exact", runner, notes, "play", bench.tree(runner), scenarios=asked)))
-        mine = {name: list(itertools.islice(played, len(scenarios))) for name, scenarios in parts.items()}
-        rows["alone"] += _alone_rows(runner, "default", mine["alone"], reference)
-        rows["concurrent"] += _concurrent_rows(runner, mine["concurrent"])
-        rows["takeover"] += _takeover_rows(runner, parts["takeover"], mine["takeover"])
-        for name in parts:
-            bench.put(name, rows[name], notes)
+        for prefill, extra in _prefills(runner).items():
+            paged = [] if runner == "torch" else parts["pressure"]
+            asked = [scenario for name in ("alone", "concurrent", "takeover") for scenario in parts[name]] + paged
+            found = bench.kept(
+                "exact", f"{runner}, {prefill}", notes, "play", bench.tree(runner, extra),
+                scenarios=shorter if extra else _as_arguments(asked),
+            )  # fmt: skip
+            played = iter(_played(found))
+            mine = {name: list(itertools.islice(played, len(scenarios))) for name, scenarios in parts.items()}
+            rows["alone"] += _alone_rows(runner, prefill, mine["alone"], references[prefill])
+            rows["concurrent"] += _concurrent_rows(runner, mine["concurrent"])
+            rows["pressure"] += _pressure_rows(runner, mine["pressure"])
+            rows["takeover"] += _takeover_rows(runner, parts["takeover"], mine["takeover"])
+            for name in parts:
+                bench.put(name, rows[name], notes)
 
 
 def steps(bench: Bench) -> None:

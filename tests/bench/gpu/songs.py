@@ -57,10 +57,14 @@ class Visit:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Songs that are in the runner together, in the order in which they arrive."""
+    """Songs that are in the runner together, in the order in which they arrive.
+
+    `memory`: the part that they have of the key-value blocks which all of them would take together; None: all there is.
+    """
 
     name: str
     visits: tuple[Visit, ...] = field(default_factory=tuple)
+    memory: float | None = None
 
     @staticmethod
     def together(name: str, songs: list[Song], *, every: int = 0) -> Scenario:

@@ -43,22 +43,14 @@ def play(settings: Settings, scenarios: list[dict[str, Any]]) -> Iterator[dict[s
     """A row about the runner, then one a scenario."""
     began = time.perf_counter()
     stage = Stage(run.load_talker(settings), settings.model)
-    runner, planned = stage.talker.runner, [_scenario(**scenario) for scenario in scenarios]
-    visits = {visit.song.name: visit for scenario in planned for visit in scenario.visits}
-    yield {
-        "loaded_s": time.perf_counter() - began,
-        "profile": runner.profile(),
-        "prompt_tokens": {name: len(stage.prompts(visit)[0]) for name, visit in visits.items()},
-        "rows": stage.talker.model.rows,
-        "pages": hasattr(runner, "preemptions"),
-    }
-    for scenario in planned:
-        yield stage.play(scenario)
+    yield {"loaded_s": time.perf_counter() - began, "profile": stage.talker.runner.profile()}
+    for scenario in scenarios:
+        yield stage.play(_scenario(**scenario))
     yield {"memory": _memory()}
 
 
-def _scenario(name: str, visits: list[dict[str, Any]]) -> Scenario:
-    return Scenario(name, tuple(Visit(**{**visit, "song": Song(**visit["song"])}) for visit in visits))
+def _scenario(name: str, visits: list[dict[str, Any]], memory: float | None) -> Scenario:
+    return Scenario(name, tuple(Visit(**{**visit, "song": Song(**visit["song"])}) for visit in visits), memory)
 
 
 def steps(settings: Settings, at_once: list[int], measured: int) -> Iterator[dict[str, Any]]:
