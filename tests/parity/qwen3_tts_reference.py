@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import torch
@@ -27,6 +29,38 @@ def decode_codes(checkpoint: Path, codes: Path, sound: Path) -> None:
     decoder.eval()
     with torch.inference_mode(), np.load(codes) as utterances:
         np.savez(sound, **{name: decoder(torch.from_numpy(u.T)[None])[0, 0].numpy() for name, u in utterances.items()})
+
+
+def load(checkpoint: Path):
+    """The whole model in float32, its text split as it is for a checkpoint that is named by its repo id.
+
+    For a local folder this release of transformers takes every config of version 4.57.3 for one of Mistral's.
+    """
+    import transformers
+
+    _stand_in_for_25hz()
+    from qwen_tts import Qwen3TTSModel
+
+    transformers.PreTrainedTokenizerBase._patch_mistral_regex = classmethod(lambda _, tokenizer, *__, **___: tokenizer)
+    return Qwen3TTSModel.from_pretrained(str(checkpoint), dtype=torch.float32, attn_implementation="eager")
+
+
+def _stand_in_for_25hz() -> None:
+    """Stand-ins for what only the 25 Hz tokenizer needs, where it is not installed or does not load."""
+    for name in ("sox", "onnxruntime", "torchaudio", "torchaudio.compliance", "torchaudio.compliance.kaldi"):
+        module = sys.modules[name] = ModuleType(name)
+        module.__spec__ = ModuleSpec(name, loader=None)
+        parent, _, child = name.rpartition(".")
+        if parent:
+            setattr(sys.modules[parent], child, module)
+
+
+def state_shapes(checkpoint: Path, shapes: Path) -> None:
+    """Names and shapes of all tensors that the package's own classes have -> .json."""
+    model = load(checkpoint).model
+    states = {"": model.state_dict(), "speech_tokenizer/": model.speech_tokenizer.model.state_dict()}
+    found = {f"{at}{name}": list(tensor.shape) for at, state in states.items() for name, tensor in state.items()}
+    shapes.write_text(json.dumps(found))
 
 
 if __name__ == "__main__":
