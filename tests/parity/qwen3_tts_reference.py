@@ -16,7 +16,7 @@ import torch
 
 
 def decode_codes(checkpoint: Path, codes: Path, sound: Path) -> None:
-    """Decode whole utterances in float32: .npz of (frames, 16) int64 arrays -> .npz of (samples,) float32, same names."""
+    """Decode utterances whole, in float32: .npz of (frames, 16) int64 -> .npz of (samples,) float32, same names."""
     from qwen_tts.core.tokenizer_12hz.configuration_qwen3_tts_tokenizer_v2 import Qwen3TTSTokenizerV2DecoderConfig
     from qwen_tts.core.tokenizer_12hz.modeling_qwen3_tts_tokenizer_v2 import Qwen3TTSTokenizerV2Decoder
     from safetensors.torch import load_file

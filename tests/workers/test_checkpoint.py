@@ -22,6 +22,7 @@ from workers.checkpoints import (
     weight_files,
     weights_digest,
 )
+from workers.models import random_weights
 from workers.models.minimax_music3 import checkpoint, config
 from workers.models.minimax_music3.acoustic import load_acoustic, load_module
 from workers.models.minimax_music3.noise import solver_noise
@@ -296,7 +297,7 @@ class TestMaking:
         assert sum(file.stat().st_size for file in (tmp_path / "0").rglob("*") if file.is_file()) < 120e6
 
     def test_shards_change_nothing(self, tmp_path: Path, monkeypatch) -> None:
-        monkeypatch.setattr(checkpoint, "_SHARD_BYTES", 100_000)
+        monkeypatch.setattr(random_weights, "_SHARD_BYTES", 100_000)
         checkpoint.make_checkpoint(tmp_path, "tiny", 0)
         assert len(weight_files(tmp_path, "rvq_depth_decoder")) > 3
         for component in ("language_model", "rvq_depth_decoder", "transformer"):

@@ -7,21 +7,17 @@ RMS between 0.05 and 0.5, logits have a standard deviation near 2.5, and songs e
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
-from torch import Tensor
 
 from workers.models.minimax_music3 import config
+from workers.models.random_weights import Weight, write_json, write_shards
 
-_SHARD_BYTES = 4 * 1024**3
 _LOGIT_STD = 2.5
 _HIDDEN_RMS = 0.3  # of the two language models' hidden states: their last norm's weight
 
@@ -89,33 +85,6 @@ _TRUE = Size(
 SIZES = {"tiny": _TINY, "true": _TRUE}
 
 
-@dataclass(frozen=True, slots=True)
-class Weight:
-    """How a tensor is drawn: normal(mean, std), `eye` added on its diagonal, row `row` times `factor`."""
-
-    name: str
-    shape: tuple[int, ...]
-    std: float = 0.0
-    mean: float = 0.0
-    eye: float = 0.0
-    row: int | None = None
-    factor: float = 1.0
-
-    def draw(self, component: str, seed: int, device: torch.device) -> Tensor:
-        """float32, the same for the same seed, component, name and kind of device."""
-        key = hashlib.sha256(f"{seed}/{component}/{self.name}".encode()).digest()
-        generator = torch.Generator(device).manual_seed(int.from_bytes(key[:8], "little") >> 1)
-        if self.std:
-            tensor = torch.randn(self.shape, generator=generator, device=device).mul_(self.std).add_(self.mean)
-        else:
-            tensor = torch.full(self.shape, self.mean, device=device)
-        if self.eye:
-            tensor.flatten(1).diagonal().add_(self.eye)
-        if self.row is not None:
-            tensor[self.row] *= self.factor
-        return tensor
-
-
 def make_checkpoint(folder: Path, size: str, seed: int, device: str = "cpu") -> None:
     """Write a random checkpoint into a folder, which may exist if it is empty.
 
@@ -150,7 +119,7 @@ def make_checkpoint(folder: Path, size: str, seed: int, device: str = "cpu") -> 
     ):
         module.save_config(folder / component)
         drawn = ((w.name, w.draw(component, seed, on).to(dtype or torch.float32)) for w in weights(module))
-        _write_shards(folder / component, "diffusion_pytorch_model", drawn)
+        write_shards(folder / component, "diffusion_pytorch_model", drawn)
     _write_scheduler(folder / config.SCHEDULER)
     _write_tokenizer(folder / config.TOKENIZER)
     _write_index(folder)
@@ -307,46 +276,11 @@ def _write_language_model(folder: Path, widths: Size, seed: int, device: torch.d
         "use_cache": True,
         "use_sliding_window": False,
     }
-    _write_json(folder / "config.json", stated)
+    write_json(folder / "config.json", stated)
     weights = language_model_weights(widths)
-    _write_shards(
+    write_shards(
         folder, "model", ((w.name, w.draw(config.LANGUAGE_MODEL, seed, device).to(widths.dtype)) for w in weights)
     )
-
-
-def _write_shards(folder: Path, stem: str, tensors: Iterable[tuple[str, Tensor]]) -> None:
-    """Write one file, or shards with an index, holding one shard in memory at a time."""
-    folder.mkdir(parents=True, exist_ok=True)
-    written: list[tuple[Path, list[str]]] = []
-    total = 0
-    for shard in _shards(tensors):
-        path = folder / f"shard-{len(written)}"
-        save_file({name: tensor.cpu().contiguous() for name, tensor in shard.items()}, path, metadata={"format": "pt"})
-        written.append((path, list(shard)))
-        total += sum(tensor.nbytes for tensor in shard.values())
-    if len(written) == 1:
-        written[0][0].rename(folder / f"{stem}.safetensors")
-        return
-    weight_map = {}
-    for number, (path, names) in enumerate(written, start=1):
-        name = f"{stem}-{number:05}-of-{len(written):05}.safetensors"
-        path.rename(folder / name)
-        weight_map |= dict.fromkeys(names, name)
-    _write_json(
-        folder / f"{stem}.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": weight_map}
-    )
-
-
-def _shards(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[dict[str, Tensor]]:
-    shard: dict[str, Tensor] = {}
-    held = 0
-    for name, tensor in tensors:
-        if shard and held + tensor.nbytes > _SHARD_BYTES:
-            yield shard
-            shard, held = {}, 0
-        shard[name] = tensor
-        held += tensor.nbytes
-    yield shard
 
 
 def _write_scheduler(folder: Path) -> None:
@@ -376,10 +310,5 @@ def _write_index(folder: Path) -> None:
     for component, kind in kinds.items():
         where = {"pretrained_model_name_or_path": None, "revision": None, "subfolder": component, "variant": None}
         index[component] = [*kind, {**where, "type_hint": list(kind)}]
-    _write_json(folder / "modular_model_index.json", index)
-    _write_json(folder / "config.json", {"model_type": config.MODEL, "architectures": ["MiniMaxMusic3ModularPipeline"]})
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / "modular_model_index.json", index)
+    write_json(folder / "config.json", {"model_type": config.MODEL, "architectures": ["MiniMaxMusic3ModularPipeline"]})

@@ -1,0 +1,253 @@
+"""The constants of Qwen3-TTS (12 Hz), and the sizes that a checkpoint's configs state.
+
+Imports neither torch nor anything heavier, since the api reads it too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from workers.checkpoints import CheckpointError
+
+MODEL = "qwen3_tts"
+ARCHITECTURE = "Qwen3TTSForConditionalGeneration"
+
+# Frames and sound.
+FRAME_RATE = 12.5  # a second
+SAMPLE_RATE = 24_000  # Hz
+FRAME_SAMPLES = 1_920
+CHANNELS = 1
+CODEBOOKS = 16
+CODES = 2_048  # of each codebook; the ids above them in the talker's vocabulary are no sounds
+ROWS = 1
+LEAD = 0
+MIN_FRAMES = 2  # before the end may be drawn
+SUPPRESSED = 1_024  # ids at the top of the talker's vocabulary that are never drawn, but for the end
+
+# What a checkpoint can do, as `tts_model_type` says it.
+CUSTOM_VOICE = "custom_voice"
+VOICE_DESIGN = "voice_design"
+BASE = "base"
+TASKS = (CUSTOM_VOICE, VOICE_DESIGN, BASE)
+SMALL = "0b6"  # the `tts_model_size` of the CustomVoice model that takes no instructions
+
+AUTO = "auto"  # the language, where the model is to find out
+
+SPEECH_TOKENIZER = "speech_tokenizer"
+SPEECH_TOKENIZER_KIND = "qwen3_tts_tokenizer_12hz"
+TALKER_PREFIX = "talker."
+SPEAKER_ENCODER_PREFIX = "speaker_encoder."
+DECODER_PREFIX = "decoder."
+ENCODER_PREFIX = "encoder."
+
+_Sizes = TypeVar("_Sizes")
+
+
+class ConfigError(CheckpointError):
+    """The checkpoint's configuration is not one of this family. `str()` names the file and the field."""
+
+
+@dataclass(frozen=True, slots=True)
+class PredictorConfig:
+    """The code predictor: a small Qwen3 decoder, with an embedding and a head for each residual codebook."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    rope_theta: float
+
+
+@dataclass(frozen=True, slots=True)
+class TalkerConfig:
+    """The talker's decoder, its two vocabularies, and the ids that steer it."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    rope_theta: float
+    max_position_embeddings: int
+    text_vocab_size: int
+    text_hidden_size: int
+    codec_bos_id: int
+    codec_eos_token_id: int
+    codec_pad_id: int
+    codec_think_id: int
+    codec_nothink_id: int
+    codec_think_bos_id: int
+    codec_think_eos_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpeakerEncoderConfig:
+    """The speaker encoder's widths; what a config does not say has the published value."""
+
+    mel_dim: int = 128
+    enc_dim: int = 1_024
+    enc_channels: tuple[int, ...] = (512, 512, 512, 512, 1_536)
+    enc_kernel_sizes: tuple[int, ...] = (5, 3, 3, 3, 1)
+    enc_dilations: tuple[int, ...] = (1, 2, 3, 4, 1)
+    enc_attention_channels: int = 128
+    enc_res2net_scale: int = 8
+    enc_se_channels: int = 128
+    sample_rate: int = SAMPLE_RATE
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechConfig:
+    """A checkpoint's config.json.
+
+    speakers: ids in the talker's vocabulary, by name in lower case. dialects: the language that a speaker has of his
+    own, for those who have one. languages: ids in the talker's vocabulary, dialects included, by name in lower case.
+    """
+
+    task: str
+    size: str
+    tts_pad: int
+    tts_bos: int
+    tts_eos: int
+    talker: TalkerConfig
+    predictor: PredictorConfig
+    speaker_encoder: SpeakerEncoderConfig
+    speakers: Mapping[str, int]
+    dialects: Mapping[str, str]
+    languages: Mapping[str, int]
+
+    @property
+    def spoken_languages(self) -> list[str]:
+        """What a request may name, besides "auto": no dialects, which belong to their speakers."""
+        return [name for name in self.languages if "dialect" not in name]
+
+    @property
+    def takes_instructions(self) -> bool:
+        return self.task == VOICE_DESIGN or (self.task == CUSTOM_VOICE and self.size != SMALL)
+
+
+def load_config(folder: Path) -> SpeechConfig:
+    """The checkpoint's config, checked for what the pipeline rests on; raises ConfigError."""
+    path = folder / "config.json"
+    stated = read_json(path)
+    if stated.get("model_type") != MODEL:
+        raise ConfigError(f"{path}: model_type is {stated.get('model_type')!r}, not {MODEL!r}")
+    if stated.get("tokenizer_type") != SPEECH_TOKENIZER_KIND:
+        raise ConfigError(f"{path}: tokenizer_type is {stated.get('tokenizer_type')!r}, not {SPEECH_TOKENIZER_KIND!r}")
+    if stated.get("tts_model_type") not in TASKS:
+        raise ConfigError(f"{path}: tts_model_type is {stated.get('tts_model_type')!r}, not one of {', '.join(TASKS)}")
+    talker = _section(stated, "talker_config", path)
+    predictor = _section(talker, "code_predictor_config", path)
+    for section, name in ((talker, "talker_config"), (predictor, "code_predictor_config")):
+        if section.get("num_code_groups") != CODEBOOKS:
+            raise ConfigError(f"{path}: {name} has {section.get('num_code_groups')} code groups, not {CODEBOOKS}")
+    dialects = talker.get("spk_is_dialect") or {}
+    try:
+        config = SpeechConfig(
+            task=stated["tts_model_type"],
+            size=stated.get("tts_model_size") or "",
+            tts_pad=stated["tts_pad_token_id"],
+            tts_bos=stated["tts_bos_token_id"],
+            tts_eos=stated["tts_eos_token_id"],
+            talker=_sizes(TalkerConfig, talker, "talker_config", path),
+            predictor=_sizes(PredictorConfig, predictor, "code_predictor_config", path),
+            speaker_encoder=speaker_encoder_config(stated.get("speaker_encoder_config") or {}),
+            speakers=talker.get("spk_id") or {},
+            dialects={name: dialect for name, dialect in dialects.items() if dialect},
+            languages=talker.get("codec_language_id") or {},
+        )
+    except KeyError as missing:
+        raise ConfigError(f"{path} lacks {missing}") from None
+    _check_ids(config, path)
+    return config
+
+
+def speaker_encoder_config(stated: Mapping[str, Any]) -> SpeakerEncoderConfig:
+    """From its section of config.json, which may leave out everything."""
+    known = {field.name for field in fields(SpeakerEncoderConfig)}
+    return SpeakerEncoderConfig(
+        **{name: tuple(value) if isinstance(value, list) else value for name, value in stated.items() if name in known}
+    )
+
+
+def talker_section(folder: Path) -> dict[str, Any]:
+    """`talker_config` as stated, for who builds a decoder of it."""
+    return _section(read_json(folder / "config.json"), "talker_config", folder / "config.json")
+
+
+def speech_tokenizer_config(folder: Path) -> dict[str, Any]:
+    """The speech tokenizer's config.json, as stated; raises ConfigError where its rates are not this family's."""
+    path = folder / SPEECH_TOKENIZER / "config.json"
+    stated = read_json(path)
+    if stated.get("model_type") != SPEECH_TOKENIZER_KIND:
+        raise ConfigError(f"{path}: model_type is {stated.get('model_type')!r}, not {SPEECH_TOKENIZER_KIND!r}")
+    for name, wanted in (
+        ("output_sample_rate", SAMPLE_RATE),
+        ("input_sample_rate", SAMPLE_RATE),
+        ("decode_upsample_rate", FRAME_SAMPLES),
+        ("encode_downsample_rate", FRAME_SAMPLES),
+        ("encoder_valid_num_quantizers", CODEBOOKS),
+    ):
+        if stated.get(name, wanted) != wanted:
+            raise ConfigError(f"{path}: {name} is {stated[name]!r}, not {wanted}")
+    return stated
+
+
+def generation_defaults(folder: Path) -> dict[str, Any]:
+    """generation_config.json: the checkpoint's own sampling parameters; {} where it has none."""
+    path = folder / "generation_config.json"
+    return read_json(path) if path.exists() else {}
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; raises ConfigError where the file is missing or holds something else."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path} is missing") from None
+    except ValueError as error:
+        raise ConfigError(f"{path} is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} holds no JSON object")
+    return content
+
+
+def _section(stated: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
+    section = stated.get(name)
+    if not isinstance(section, dict):
+        raise ConfigError(f"{path} has no section {name}")
+    return section
+
+
+def _sizes(kind: type[_Sizes], stated: Mapping[str, Any], section: str, path: Path) -> _Sizes:
+    names = [field.name for field in fields(kind)]
+    if missing := [name for name in names if name not in stated]:
+        raise ConfigError(f"{path}: {section} lacks {missing[0]}")
+    return kind(**{name: stated[name] for name in names})
+
+
+def _check_ids(config: SpeechConfig, path: Path) -> None:
+    talker = config.talker
+    if config.predictor.vocab_size != CODES:
+        raise ConfigError(f"{path}: code_predictor_config has {config.predictor.vocab_size} codes, not {CODES}")
+    steering = [getattr(talker, field.name) for field in fields(TalkerConfig) if field.name.startswith("codec_")]
+    for id_ in (*steering, *config.speakers.values(), *config.languages.values()):
+        if not CODES <= id_ < talker.vocab_size:
+            raise ConfigError(f"{path}: id {id_} is a code, or beyond the talker's {talker.vocab_size} ids")
+    if not talker.vocab_size - SUPPRESSED <= talker.codec_eos_token_id:
+        raise ConfigError(f"{path}: codec_eos_token_id {talker.codec_eos_token_id} is not among the suppressed ids")
+    for name, dialect in config.dialects.items():
+        if dialect not in config.languages:
+            raise ConfigError(f"{path}: speaker {name!r} speaks {dialect!r}, which is no language there")
+    if not max(config.tts_pad, config.tts_bos, config.tts_eos) < talker.text_vocab_size:
+        raise ConfigError(f"{path}: the tts_ token ids are beyond the {talker.text_vocab_size} text tokens")
