@@ -113,40 +113,45 @@ class CodesLogged(Payload):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpanWindow(Payload):
-    """Frames that complete one window which is known not to be the last.
+class Span(Payload):
+    """Frames [start_frame, start_frame + frames) and their codes.
 
-    `codes` are the draws of the frames [start_frame, start_frame + frames); the first span's begin with draw 0, which
-    is fed back but is no frame.
+    A model's first `lead` draws are fed back but are no frames; the first span's codes begin with them.
     """
 
-    type: ClassVar[str] = "span.window"
     index: int
     start_frame: int
     frames: int
-    codes: Tensor  # (frames, codebooks) int16; one more in the first span
+    codes: Tensor  # (frames, codebooks) int16; `lead` more in the first span
     conditioning: str  # sha256 of the conditioning payload
+    lead: int = 1
 
     @property
     def identity(self) -> str:
         return f"span:{self.index}"
+
+    @property
+    def start_draw(self) -> int:
+        return self.start_frame + self.lead if self.index else 0
+
+    @property
+    def end_draw(self) -> int:
+        return self.start_frame + self.frames + self.lead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpanTerminal(Payload):
+class SpanWindow(Span):
+    """Frames that complete one window which is known not to be the last."""
+
+    type: ClassVar[str] = "span.window"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanTerminal(Span):
     """Everything that is left when the song ends: may complete more than one window."""
 
     type: ClassVar[str] = "span.terminal"
-    index: int
-    start_frame: int
-    frames: int
-    codes: Tensor
-    conditioning: str
     reason: str  # "stop": the model ended the song; "length": the frame budget did
-
-    @property
-    def identity(self) -> str:
-        return f"span:{self.index}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,8 @@ from broker_schemas.events import (
     JobRequested,
     JobResumed,
     RowsFreed,
+    Span,
     SpanTerminal,
-    SpanWindow,
 )  # fmt: skip
 
 
@@ -100,7 +100,7 @@ def step(state: JobState, event: Event) -> JobState:
             return replace(state, attempts=state.attempts | {resumed.role: resumed.attempt})
         case CodesLogged() as logged:
             return replace(state, draws=max(state.draws, logged.start_draw + logged.codes.shape[0]))
-        case SpanWindow() | SpanTerminal() as span:
+        case Span() as span:
             return _with_span(state, span)
         case AudioChunk() as chunk:
             if chunk.index != state.chunks or chunk.start_sample != state.samples:
@@ -121,7 +121,7 @@ def step(state: JobState, event: Event) -> JobState:
     return state
 
 
-def _with_span(state: JobState, span: SpanWindow | SpanTerminal) -> JobState:
+def _with_span(state: JobState, span: Span) -> JobState:
     if span.index != state.spans or span.start_frame != state.frames or state.terminal:
         raise BrokenLog(f"span {span.index} of job {state.id} follows {state.spans} spans, {state.frames} frames")
     frames = span.start_frame + span.frames
@@ -130,7 +130,7 @@ def _with_span(state: JobState, span: SpanWindow | SpanTerminal) -> JobState:
         state,
         spans=state.spans + 1,
         frames=frames,
-        draws=max(state.draws, frames + 1),
+        draws=max(state.draws, span.end_draw),
         terminal=terminal,
         reason=span.reason if terminal else None,
     )
@@ -144,13 +144,10 @@ def logged_codes(events: Iterable[Event]) -> np.ndarray:
     codes: np.ndarray | None = None
     for event in events:
         match event.payload:
-            case CodesLogged() as logged:
-                start = logged.start_draw
-            case SpanWindow() | SpanTerminal() as span:
-                logged, start = span, 0 if span.index == 0 else span.start_frame + 1
+            case CodesLogged() | Span() as logged:
+                start, more = logged.start_draw, logged.codes.numpy()
             case _:
                 continue
-        more = logged.codes.numpy()
         if codes is None:
             codes = np.empty((0, more.shape[1]), dtype=more.dtype)
         if start > len(codes):

@@ -115,9 +115,9 @@ def _kind(payload: Payload) -> tuple[str, int, int]:
         case JobRequested():
             return "create", 0, 0
         case SpanWindow():
-            return "span", payload.index, payload.start_frame + payload.frames + 1
+            return "span", payload.index, payload.end_draw
         case SpanTerminal():
-            return "terminal", payload.index, payload.start_frame + payload.frames + 1
+            return "terminal", payload.index, payload.end_draw
         case CodesLogged():
             return "codes", payload.start_draw, payload.start_draw + payload.codes.shape[0]
         case AudioChunk():

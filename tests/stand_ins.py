@@ -35,7 +35,7 @@ RATE = 320  # samples a frame
 QUICK = LeaseSettings(ttl_s=1.0, stall_s=120.0, max_strikes=3, orphan_s=5.0, sweep_s=0.1)
 
 FAMILY = Family(
-    name="instant", plan=PLAN, codebooks=CODEBOOKS, rows=2, talker_components=(), acoustic_components=(), sizes=(),
+    name="instant", plan=lambda request: PLAN, longest_span=PLAN.longest_span, codebooks=CODEBOOKS, rows=2, talker_components=(), acoustic_components=(), sizes=(),
     contract=None, backbone="", talker=None, acoustic=None, make_checkpoint=None,
 )  # fmt: skip
 
@@ -109,6 +109,7 @@ class InstantAcoustic:
     sample_rate: int = RATE * 25
     channels: int = 2
     width: int = WIDTH
+    keeps_state: bool = True
     window_s: float = 0.0
     solver_steps: int = 4
     after_window: Callable[[int], None] = lambda index: None

@@ -220,12 +220,12 @@ def _check(settings: Settings, family: Family) -> None:
 
 
 def _check_windows(acoustic: AcousticSettings, family: Family) -> None:
-    a_row = family.plan.longest_span * family.codebooks
+    a_row = family.longest_span * family.codebooks
     budget, needed = acoustic.max_num_batched_tokens, acoustic.max_num_seqs * a_row
     if budget is not None and budget < needed:
         raise BadSettings(
             f"acoustic.max_num_batched_tokens is {budget}, and {acoustic.max_num_seqs} rows need {needed}: a span "
-            f"covers up to {family.plan.longest_span} frames of {family.codebooks} codes, and a window is never split; "
+            f"covers up to {family.longest_span} frames of {family.codebooks} codes, and a window is never split; "
             f"set it to {needed} or more"
         )
 

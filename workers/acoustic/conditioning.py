@@ -1,12 +1,32 @@
-"""The frames that a job's spans stream brings, window by window."""
+"""What the acoustic stage is given of a job's frames, window by window: the spans stream's conditioning, or codes."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
 
 import numpy as np
 import redis
 
 from broker_schemas import keys
 from broker_schemas.codec import unpack
+from broker_schemas.events import Event, Span
+
+
+class Frames(Protocol):
+    """A job's frames, in order."""
+
+    def take(self, events: Iterable[Event]) -> None:
+        """These events of the job's log are new."""
+        ...
+
+    def frames(self, start: int, end: int) -> np.ndarray:
+        """(end - start, width) of the frames [start, end). Raises MissingFrames."""
+        ...
+
+    def trim_after(self, end: int) -> str:
+        """The first spans entry that is still needed once all frames before `end` are had; '' if none can go."""
+        ...
 
 
 class MissingFrames(Exception):
@@ -27,6 +47,9 @@ class Conditioning:
         self._held = 0 if shared is None else len(shared)
         self._entry = b"-"  # newest entry read
         self._ends: list[tuple[int, bytes]] = []  # (frame after its last, entry id) of the entries read
+
+    def take(self, events: Iterable[Event]) -> None:
+        pass
 
     def frames(self, start: int, end: int) -> np.ndarray:
         """(end - start, width) float32; frames before `start` are forgotten. Raises MissingFrames."""
@@ -63,3 +86,30 @@ class Conditioning:
         rows = rows[expected - start :]  # the carry may hold an entry's first frames already
         self._rows.append(rows)
         self._held += len(rows)
+
+
+class LoggedCodes:
+    """The frames' codes as the log's spans have them, for a stage that needs no more; all are kept."""
+
+    def __init__(self, job: str) -> None:
+        self._job = job
+        self._spans: list[np.ndarray] = []
+        self._frames = 0
+
+    def take(self, events: Iterable[Event]) -> None:
+        for event in events:
+            if isinstance(event.payload, Span):
+                span = event.payload
+                self._spans.append(span.codes.numpy()[-span.frames :])
+                self._frames += span.frames
+
+    def frames(self, start: int, end: int) -> np.ndarray:
+        """(end - start, codebooks) int16."""
+        if end > self._frames:
+            raise MissingFrames(f"frame {self._frames} of job {self._job} is not in its log")
+        if len(self._spans) > 1:
+            self._spans = [np.concatenate(self._spans)]
+        return self._spans[0][start:end]
+
+    def trim_after(self, end: int) -> str:
+        return ""

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import redis
@@ -16,11 +17,12 @@ from broker_schemas.codec import DecodeError
 from broker_schemas.events import AudioChunk, JobCompleted, decode
 from broker_schemas.job import BrokenLog, fold
 from workers.acoustic.carry import Carry
-from workers.acoustic.conditioning import Conditioning, MissingFrames
+from workers.acoustic.conditioning import Conditioning, Frames, LoggedCodes, MissingFrames
 from workers.acoustic.schedule import Waiting, first_to_run_dry
 from workers.models.family import AcousticModel, Dropped, Family
 from workers.owning import Owned, Ownership
 from workers.settings import AcousticSettings
+from workers.talker.windows import Plan
 
 logger = logging.getLogger(__name__)
 
@@ -33,16 +35,20 @@ class Sounding:
     """A job whose windows this worker decodes."""
 
     owned: Owned
+    plan: Plan
     carry: Carry
-    conditioning: Conditioning
+    conditioning: Frames
     since: float
     heard_from: float | None
+    decoded: int  # windows that `state` comes after
+    state: dict[str, Any]  # the model's
     done: bool = False  # nothing more is decoded; its last words are being written
 
-    def windows(self, family: Family) -> int:
+    @property
+    def windows(self) -> int:
         """How many windows the spans so far complete."""
         state = self.owned.state
-        return family.plan.count(state.frames) if state.terminal else state.spans
+        return self.plan.count(state.frames) if state.terminal else state.spans
 
     @property
     def job(self) -> str:
@@ -93,17 +99,26 @@ class AcousticWorker:
                 self._ownership.give_up(owned, error)
 
     def _begin(self, owned: Owned) -> None:
-        state, plan = owned.state, self._family.plan
+        state, plan = owned.state, self._family.plan(owned.state.request)
         all_said = state.terminal and state.chunks == plan.count(state.frames)
         carry = Carry(state.chunks, state.samples) if all_said else self._stored_carry(owned)
-        first, _ = plan.bounds(carry.windows, state.frames)
-        conditioning = Conditioning(self._ownership.client, owned.job, first=first, shared=carry.shared)
         heard = state.first_chunk_at / 1000 if state.first_chunk_at else None
-        sounding = Sounding(owned, carry, conditioning, time.time(), heard)
+        decoded = carry.windows if self._model.keeps_state else 0
+        sounding = Sounding(
+            owned, plan, carry, self._frames_of(owned, carry, plan), time.time(), heard, decoded, carry.state
+        )  # fmt: skip
         self._sounding[owned.job] = sounding
         self._ownership.announce(owned, rows=1, from_window=carry.windows)
         if all_said:  # whoever had it fell between the last chunk and the last word
             self._complete(sounding)
+
+    def _frames_of(self, owned: Owned, carry: Carry, plan: Plan) -> Frames:
+        if self._model.width:
+            first, _ = plan.bounds(carry.windows, owned.state.frames)
+            return Conditioning(self._ownership.client, owned.job, first=first, shared=carry.shared)
+        codes = LoggedCodes(owned.job)
+        codes.take(owned.events)
+        return codes
 
     def _stored_carry(self, owned: Owned) -> Carry:
         """The state after the newest chunk. Raises BrokenLog."""
@@ -133,19 +148,20 @@ class AcousticWorker:
         try:
             if not entries or entries[0][1][b"e"] != owned.newest:
                 raise BrokenLog(f"event {owned.state.seq} of job {owned.job} is not what it was")
-            owned.state = fold((decode(entry[b"e"]) for _, entry in entries[1:]), owned.state)
+            events = [decode(entry[b"e"]) for _, entry in entries[1:]]
+            owned.state = fold(events, owned.state)
         except (BrokenLog, DecodeError) as error:
             logger.warning("%s", error)
             owned.lease.over = owned.lease.over or "gap"
         else:
             owned.newest = entries[-1][1][b"e"]
+            sounding.conditioning.take(events)
 
     def _next(self) -> Sounding | None:
         ready = [
             Waiting(job, sounding.since, sounding.heard_from, sounding.carry.samples / self._model.sample_rate)
             for job, sounding in self._sounding.items()
-            if sounding.carry.windows < sounding.windows(self._family)
-            and not (sounding.done or sounding.owned.lease.over)
+            if sounding.carry.windows < sounding.windows and not (sounding.done or sounding.owned.lease.over)
         ]
         chosen = first_to_run_dry(ready, self._window_s)
         return self._sounding[chosen.job] if chosen else None
@@ -153,20 +169,15 @@ class AcousticWorker:
     # --- one window ---------------------------------------------------------------------------------------------------
 
     def _decode(self, sounding: Sounding, stop: threading.Event) -> None:
-        owned, carry, plan = sounding.owned, sounding.carry, self._family.plan
+        owned, carry, plan = sounding.owned, sounding.carry, sounding.plan
         state, index = owned.state, sounding.carry.windows
-        start, end = plan.bounds(index, state.frames)
+        _, end = plan.bounds(index, state.frames)
         last = state.terminal and index + 1 == plan.count(state.frames)
         began = time.monotonic()
         try:
-            pcm, model_state = self._model.window(
-                sounding.conditioning.frames(start, end),
-                index=index,
-                last=last,
-                seed=state.request.seed,
-                state=carry.state,
-                check=lambda: self._check(sounding, stop),
-            )
+            while sounding.decoded < index:  # windows that another worker decoded, whose sound is out
+                self._window(sounding, stop, last=False)
+            pcm = self._window(sounding, stop, last=last)
         except Dropped:
             return
         except MissingFrames as error:
@@ -181,10 +192,28 @@ class AcousticWorker:
             self._ownership.give_up(owned, error)
             return
         self._window_s += 0.2 * (time.monotonic() - began - self._window_s)
-        next_start, _ = plan.bounds(index + 1, state.frames)
-        shared = None if last else sounding.conditioning.frames(next_start, end)
-        sounding.carry = Carry(index + 1, carry.samples + len(pcm), shared, model_state)
+        after = Carry(index + 1, carry.samples + len(pcm))
+        if self._model.keeps_state:
+            next_start, _ = plan.bounds(index + 1, state.frames)
+            after.shared = None if last else sounding.conditioning.frames(next_start, end)
+            after.state = sounding.state
+        sounding.carry = after
         self._publish(sounding, carry.samples, pcm, last=last, end=end)
+
+    def _window(self, sounding: Sounding, stop: threading.Event, *, last: bool) -> np.ndarray:
+        """Decode the job's next window; its sound. Raises what `AcousticModel.window` and `frames` raise."""
+        state, index = sounding.owned.state, sounding.decoded
+        start, end = sounding.plan.bounds(index, state.frames)
+        pcm, sounding.state = self._model.window(
+            sounding.conditioning.frames(start, end),
+            index=index,
+            last=last,
+            seed=state.request.seed,
+            state=sounding.state,
+            check=lambda: self._check(sounding, stop),
+        )
+        sounding.decoded = index + 1
+        return pcm
 
     def _miss(self, sounding: Sounding, error: MissingFrames) -> None:
         """Either the broker has lost the span, log and all, and it will come again; or the job cannot be done."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from broker_schemas.contract import Contract
 from broker_schemas.events import JobRequested
-from workers.talker.windows import WindowPlan
+from workers.talker.windows import Plan
 
 if TYPE_CHECKING:  # the api reads contracts only, and stays light
     import torch
@@ -32,12 +32,14 @@ class Drawing:
 
     slots: (n,) int64, job slots, each at most once. seeds: (n,) int64. draws: (n,) int64, each job's draw index.
     repeats: (n,) bool, or None for nobody: the draw is not drawn, but is one that the job has already made.
-    conditioning: whether any slot's conditioning is wanted.
+    conditioning: whether any slot's conditioning is wanted. history: (jobs, draws, codebooks) int64, by slot the codes of
+    its draws so far; what lies at its draw index and after is rubbish.
     """
 
     slots: torch.Tensor
     seeds: torch.Tensor
     draws: torch.Tensor
+    history: torch.Tensor
     repeats: torch.Tensor | None = None
     conditioning: bool = True
 
@@ -47,7 +49,7 @@ class Draws:
     """One draw for every job slot of a padded batch; slots without a job hold rubbish.
 
     codes: (jobs, codebooks) int64. ended: (jobs,) bool, the model ended the song at this draw. conditioning: (jobs,
-    width) float32, what the acoustic stage needs of the frame.
+    width) float32, what the acoustic stage needs of the frame besides its codes; width may be 0.
     """
 
     codes: torch.Tensor
@@ -69,13 +71,17 @@ class TalkerModel(Protocol):
         ...
 
     def prompts(self, request: JobRequested) -> list[list[int]]:
-        """Token ids of each of the job's rows, all of one length."""
+        """Token ids of each of the job's rows, all of one length. A runner looks at no more than their number."""
         ...
 
     def max_frames(self, request: JobRequested) -> int: ...
 
-    def embed_prompt(self, ids: torch.Tensor) -> torch.Tensor:
-        """(tokens,) int64 -> (tokens, hidden)."""
+    def bind(self, slot: int, request: JobRequested, prompts: list[list[int]]) -> None:
+        """A job has got a slot: lay down by slot all that depends on its request. Comes before all else for the job."""
+        ...
+
+    def embed_prompt(self, slot: int, row: int, start: int, end: int) -> torch.Tensor:
+        """(end - start, hidden): the input embeddings of these positions of a row's prompt."""
         ...
 
     def feedback(self, codes: torch.Tensor, slots: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
@@ -112,7 +118,8 @@ class AcousticModel(Protocol):
 
     sample_rate: int
     channels: int
-    width: int  # of a frame's conditioning
+    width: int  # of a frame's conditioning; 0 where the stage needs a frame's codes and no more
+    keeps_state: bool  # whether the state is stored with each chunk; else windows are decoded again after a takeover
 
     def window(
         self,
@@ -127,7 +134,8 @@ class AcousticModel(Protocol):
         """Decode one window.
 
         Args:
-            conditioning: (frames, width) float32, all frames of the window, shared ones included.
+            conditioning: (frames, width) float32, all frames of the window, shared ones included; or where the width is 0
+                their codes, (frames, codebooks) int16.
             state: what the previous window returned; {} for the first.
             check: called between solver steps; raises Dropped when the job is over.
 
@@ -142,7 +150,8 @@ class Family:
     """What `workers.models.<name>` exports as FAMILY."""
 
     name: str
-    plan: WindowPlan
+    plan: Callable[[JobRequested], Plan]
+    longest_span: int  # the most frames that a terminal span's windows cover
     codebooks: int
     rows: int  # of a job in the talker's batch
     talker_components: tuple[str, ...]  # folders of the checkpoint that the talker reads

@@ -28,12 +28,12 @@ class Song:
 
     history: FrameHistory
     slot: int
-    prompt: Tensor  # (rows, tokens) int64
+    prompt_tokens: int
     length: int = 0  # positions in the cache
 
     @property
     def prefilling(self) -> bool:
-        return self.length < self.prompt.shape[1]
+        return self.length < self.prompt_tokens
 
 
 @dataclass(slots=True)
@@ -88,6 +88,7 @@ class TorchRunner:
         self._rotary = self._backbone.rotary(torch.arange(max_model_len, device=self._device))
         # Rows of slots that sit a step out are computed too: they must hold numbers.
         self._hidden = self._zeros(model.rows, max_jobs, config.hidden_size)
+        self._codes = torch.zeros(max_jobs, max_model_len, model.codebooks, dtype=torch.int64, device=self._device)
         self._chunk = self._zeros(model.rows, prefill_chunk, config.hidden_size)
         heads = config.num_attention_heads * self._head_dim
         self._attended = self._zeros(model.rows, max_jobs, heads)
@@ -114,8 +115,9 @@ class TorchRunner:
             ValueError: the prompts are not the model's rows of one length.
         """
         fit(history, prompts, self._model.rows, self._max_model_len)
-        prompt = torch.tensor(prompts, device=self._device)
-        self._songs[history.job] = Song(history, self._slots.bind(history), prompt)
+        slot = self._slots.bind(history)
+        self._model.bind(slot, history.request, prompts)
+        self._songs[history.job] = Song(history, slot, len(prompts[0]))
 
     def free(self, job: str) -> int:
         """Give the job's rows back, all at once; how many there were."""
@@ -159,6 +161,7 @@ class TorchRunner:
             slots=self._numbers(song.slot for song in drawing),
             seeds=self._numbers(song.history.request.seed for song in drawing),
             draws=self._numbers(song.history.draw for song in drawing),
+            history=self._codes,
             conditioning=any(song.history.wants_conditioning for song in songs),
         )
         return self._model.draw(self._hidden, codes.to(self._device), who)
@@ -167,6 +170,8 @@ class TorchRunner:
         return torch.tensor(list(numbers), dtype=torch.int64, device=self._device)
 
     def _record(self, draws: Draws, songs: list[Song]) -> None:
+        slots, made = self._numbers(song.slot for song in songs), self._numbers(song.history.draw for song in songs)
+        self._codes[slots, made] = draws.codes[slots]
         codes = draws.codes.to("cpu", torch.int16).numpy()
         ended = draws.ended.tolist()
         wanted = any(song.history.wants_conditioning for song in songs)
@@ -190,9 +195,9 @@ class TorchRunner:
 
     def _prefill_chunk_of(self, song: Song) -> None:
         start = song.length
-        ids = song.prompt[:, start : start + self._prefill_chunk]
-        tokens = ids.shape[1]
-        self._chunk[:, :tokens] = self._model.embed_prompt(ids)
+        tokens = min(self._prefill_chunk, song.prompt_tokens - start)
+        for row in range(self._model.rows):
+            self._chunk[row, :tokens] = self._model.embed_prompt(song.slot, row, start, start + tokens)
         # The padding's positions may lie past the last one; their rows are thrown away.
         positions = torch.arange(start, start + self._prefill_chunk, device=self._device)
         positions = positions.clamp_(max=self._max_model_len - 1).repeat(self._model.rows)

@@ -82,7 +82,8 @@ class SonglineTalker(nn.Module):
         config, ours = self._config, self._ours
         device = self.model.norm.weight.device
         dtype = config.model_config.dtype
-        options = {"device": str(device), "dtype": str(dtype).removeprefix("torch."), **ours["options"]}
+        options = {"device": str(device), "dtype": str(dtype).removeprefix("torch."), "max_jobs": ours["max_jobs"]}
+        options |= ours["options"]
         family = load_family(ours["family"])
         return VllmTalker(
             family.talker(Path(ours["checkpoint"]), options, self.model.embed_tokens),

@@ -194,7 +194,7 @@ class VllmRunner:
         """
         fit(history, prompts, self._rows, self._positions)
         with torch.cuda.stream(self._stream):
-            known = self.talker.bind(history, len(prompts[0]))
+            known = self.talker.bind(history, prompts)
         try:
             for row, prompt in enumerate(prompts):
                 self._client.add_request(self._request(history, row, prompt, known))

@@ -129,7 +129,7 @@ class VllmTalker:
         return not self._songs
 
     @torch.inference_mode()
-    def bind(self, history: FrameHistory, prompt_tokens: int) -> int:
+    def bind(self, history: FrameHistory, prompts: list[list[int]]) -> int:
         """Give a job its slot; codes that it has from its log go to the device.
 
         Draws whose conditioning is out are not made again: they follow the prompt as tokens do.
@@ -142,7 +142,8 @@ class VllmTalker:
         """
         logged = history.forced[: history.max_frames + history.lead]
         known = max(0, min(len(logged) - 1, history.sent + history.lead))
-        song = Song(history, self._slots.bind(history), prompt_tokens, launched=known)
+        song = Song(history, self._slots.bind(history), len(prompts[0]), launched=known)
+        self.model.bind(song.slot, history.request, prompts)
         for codes in logged[:known]:
             history.add(codes, None)
         self._songs[history.job] = song
@@ -187,17 +188,24 @@ class VllmTalker:
 
     # --- before the forward -------------------------------------------------------------------------------------------
 
-    def compose(self, rows: StepRows, input_ids: Tensor) -> None:
-        """Lay the step's embeddings into `embeds`; `input_ids` are (tokens,), on the device."""
+    def compose(self, rows: StepRows) -> None:
+        """Lay the step's embeddings into `embeds`."""
+        self._lay_prompts(rows)
         at, slots, draws, newest = self._fed(rows)
-        tokens = int(rows.scheduled.sum())
-        if len(at) < tokens:
-            self.embeds[:tokens] = self.model.embed_prompt(input_ids[:tokens])
         if not at:
             return
         places, slots, draws = self._uploads.put(at, slots, draws)
         after = self._next[slots] if newest else self.model.feedback(self._codes[slots, draws], slots, draws)
         self.embeds.index_copy_(0, places, after)
+
+    def _lay_prompts(self, rows: StepRows) -> None:
+        start = 0
+        for request, computed, scheduled in zip(rows.requests, rows.computed, rows.scheduled, strict=True):
+            song, row = self._rows.get(request, (None, 0))
+            end = min(computed + scheduled, song.prompt_tokens) if song is not None else 0
+            if computed < end:
+                self.embeds[start : start + end - computed] = self.model.embed_prompt(song.slot, row, computed, end)
+            start += scheduled
 
     def _fed(self, rows: StepRows) -> tuple[list[int], list[int], list[int], bool]:
         """The tokens that follow a draw: places in the step, slots, draws; and whether each is its song's newest."""
@@ -274,7 +282,7 @@ class VllmTalker:
         draws = self._draws[slots]
         codes = self._codes[self._all, self._draws]
         hidden = self._hidden[:-1].view(self.model.rows, self._max_jobs, -1)
-        who = Drawing(slots, self._seeds[slots], draws, repeats=draws < self._forced[slots])
+        who = Drawing(slots, self._seeds[slots], draws, self._codes, repeats=draws < self._forced[slots])
         drawn = self._draw_frames(hidden, codes, who)
         self._codes[self._all, self._draws] = drawn.codes
         drew = (self._draws < self._max_draws)[:, None]

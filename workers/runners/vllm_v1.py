@@ -42,7 +42,7 @@ class TalkerSteps:
         return mode, batch, *rest
 
     def _model_forward(self, input_ids: Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
-        self.talker.compose(self._step_rows(), input_ids)
+        self.talker.compose(self._step_rows())
         return super()._model_forward(input_ids, *args, **kwargs)
 
     def _sample(self, logits: Tensor, spec_decode_metadata: Any) -> SamplerOutput:

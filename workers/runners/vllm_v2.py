@@ -27,7 +27,7 @@ class TalkerState(DefaultModelState):
     """The hooks of a step: `prepare_inputs` before the forward, also before a graph's replay; then the sampler."""
 
     def prepare_inputs(self, input_batch: InputBatch, req_states: RequestState) -> dict[str, Any]:
-        self.model.talker.compose(_step_rows(input_batch), input_batch.input_ids)
+        self.model.talker.compose(_step_rows(input_batch))
         return super().prepare_inputs(input_batch, req_states)
 
     def custom_sampler(self, sampler: Any) -> tuple[Any, None]:

@@ -12,7 +12,7 @@ from broker_schemas.codec import Tensor, pack
 from broker_schemas.events import CodesLogged, Payload, SpanTerminal, SpanWindow
 from broker_schemas.job import JobState
 from workers.talker.frames import FrameHistory
-from workers.talker.windows import WindowPlan
+from workers.talker.windows import Plan
 
 PART_BYTES = 4 << 20  # a larger payload is split on the wire
 
@@ -29,7 +29,7 @@ class Cut:
 class SpanCutter:
     """What of one job is out, and what is next. A window is released one frame late, and so are a hop's codes."""
 
-    def __init__(self, plan: WindowPlan, state: JobState, *, lead: int, async_chunk: bool) -> None:
+    def __init__(self, plan: Plan, state: JobState, *, lead: int, async_chunk: bool) -> None:
         self._plan = plan
         self._lead = lead
         self._async = async_chunk
@@ -56,7 +56,9 @@ class SpanCutter:
         start, end = self._plan.sent_with(self._spans), self._plan.sent_with(self._spans + 1)
         codes = self._span_codes(history, start, end)
         digest, parts = self._conditioning(history, end - history.sent)
-        span = SpanWindow(index=self._spans, start_frame=start, frames=end - start, codes=codes, conditioning=digest)
+        span = SpanWindow(
+            index=self._spans, start_frame=start, frames=end - start, codes=codes, conditioning=digest, lead=self._lead
+        )
         after = self._draws
         self._spans += 1
         self._draws = max(self._draws, end + self._lead)
@@ -68,7 +70,7 @@ class SpanCutter:
         digest, parts = self._conditioning(history, history.frames - history.sent)
         span = SpanTerminal(
             index=self._spans, start_frame=start, frames=history.frames - start, codes=codes, conditioning=digest,
-            reason=history.reason,
+            lead=self._lead, reason=history.reason,
         )  # fmt: skip
         return Cut(span, parts, after=self._draws)
 
@@ -93,6 +95,8 @@ class SpanCutter:
         if frames == 0:
             return hashlib.sha256(b"").hexdigest(), []
         rows = np.ascontiguousarray(history.take_conditioning(frames), dtype="<f4")
+        if not rows.size:  # the acoustic stage needs no more than the codes
+            return hashlib.sha256(b"").hexdigest(), []
         a_part = max(1, PART_BYTES // rows[0].nbytes)
         parts = []
         for offset in range(0, frames, a_part):

@@ -7,6 +7,29 @@ brings all of its frames, each later one a hop of new ones.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
+
+
+class Plan(Protocol):
+    """How a job's frames make windows: a function of the job alone. All counts are in emitted frames."""
+
+    hop: int  # frames whose codes are logged at a time, where no span carries them
+
+    def count(self, frames: int) -> int:
+        """How many windows a job of `frames` frames has."""
+        ...
+
+    def bounds(self, index: int, frames: int) -> tuple[int, int]:
+        """[start, end) of window `index` in a job of `frames` frames."""
+        ...
+
+    def whole(self, frames: int) -> int:
+        """How many windows are known to be whole and not the last, once `frames` frames are there: one frame late."""
+        ...
+
+    def sent_with(self, windows: int) -> int:
+        """Frames that the first `windows` whole windows bring."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +64,38 @@ class WindowPlan:
     def longest_span(self) -> int:
         """The most frames that a terminal span's windows cover: the frame budget may end a song one frame late."""
         return self.window + 1
+
+
+@dataclass(frozen=True, slots=True)
+class RampPlan:
+    """Windows that do not overlap, short ones first so that sound comes early: `ramp` frames, then `hop` each."""
+
+    ramp: tuple[int, ...]
+    hop: int
+
+    def frames_of(self, index: int) -> int:
+        """Frames of window `index` where it is whole."""
+        return self.ramp[index] if index < len(self.ramp) else self.hop
+
+    def count(self, frames: int) -> int:
+        windows, ramped = 0, 0
+        for length in self.ramp:
+            if frames <= ramped:
+                return windows
+            windows, ramped = windows + 1, ramped + length
+        return windows + -(-max(0, frames - ramped) // self.hop)
+
+    def bounds(self, index: int, frames: int) -> tuple[int, int]:
+        start = self.sent_with(index)
+        return start, min(start + self.frames_of(index), frames)
+
+    def whole(self, frames: int) -> int:
+        return max(0, self.count(frames) - 1)
+
+    def sent_with(self, windows: int) -> int:
+        return sum(self.ramp[:windows]) + max(0, windows - len(self.ramp)) * self.hop
+
+    @property
+    def longest_span(self) -> int:
+        """As WindowPlan's."""
+        return max(*self.ramp, self.hop) + 1

@@ -137,7 +137,7 @@ class TalkerWorker:
         except Exception as error:
             self._ownership.give_up(owned, error)
             return
-        cutter = SpanCutter(self._family.plan, state, lead=self._model.lead, async_chunk=async_chunk)
+        cutter = SpanCutter(self._family.plan(request), state, lead=self._model.lead, async_chunk=async_chunk)
         self._talking[owned.job] = Talking(owned, history, cutter)
         if not state.spans:
             self._unready.add(owned.job)

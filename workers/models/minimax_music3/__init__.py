@@ -39,7 +39,8 @@ def _make_checkpoint(folder: Path, size: str, seed: int) -> None:
 
 FAMILY = Family(
     name=config.MODEL,
-    plan=config.PLAN,
+    plan=lambda request: config.PLAN,
+    longest_span=config.PLAN.longest_span,
     codebooks=config.CODEBOOKS,
     rows=config.ROWS,
     talker_components=(*config.TALKER_COMPONENTS, config.TOKENIZER),

@@ -64,6 +64,7 @@ class MusicAcoustic:
 
     sample_rate = config.SAMPLE_RATE
     channels = config.CHANNELS
+    keeps_state = True
 
     def __init__(
         self,

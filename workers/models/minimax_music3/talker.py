@@ -55,6 +55,7 @@ class MusicTalker:
         self._depth = depth
         self._mix = mix.tolist()
         self._tokenizer = tokenizer
+        self._prompts: dict[int, Tensor] = {}  # by slot, (rows, tokens)
 
     @property
     def backbone(self) -> Qwen3:
@@ -74,8 +75,11 @@ class MusicTalker:
     def max_frames(self, request: JobRequested) -> int:
         return request.params["max_new_tokens"]
 
-    def embed_prompt(self, ids: Tensor) -> Tensor:
-        return self._embed_tokens(ids)
+    def bind(self, slot: int, request: JobRequested, prompts: list[list[int]]) -> None:
+        self._prompts[slot] = torch.tensor(prompts, device=self._head.device)
+
+    def embed_prompt(self, slot: int, row: int, start: int, end: int) -> Tensor:
+        return self._embed_tokens(self._prompts[slot][row, start:end])
 
     def feedback(self, codes: Tensor, slots: Tensor, draws: Tensor) -> Tensor:
         """(n, 8) int64 -> (n, hidden): the sum of the codes' embeddings, over the root of their number.
