@@ -63,6 +63,56 @@ def state_shapes(checkpoint: Path, shapes: Path) -> None:
     shapes.write_text(json.dumps(found))
 
 
+def speak(checkpoint: Path, asked: Path, said: Path) -> None:
+    """Speak as CustomVoice without the sound -> .npz of codes, their hidden states, the prompt and the trailing text.
+
+    Args:
+        asked: .npz of `request`, the JSON of generate_custom_voice's arguments, and, for sampling, of `noise`
+            (frames, 16, ids), which is added to the log probabilities in place of a draw from torch's generator.
+    """
+    tts, kept = load(checkpoint), {}
+    generate, talk = tts.model.generate, tts.model.talker.generate
+    question = dict(np.load(asked))
+
+    def keep_prompt(**kwargs) -> object:
+        kept["prompt"], kept["trailing"] = kwargs["inputs_embeds"][0].numpy(), kwargs["trailing_text_hidden"][0].numpy()
+        return talk(**kwargs)
+
+    def keep_codes(**kwargs) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        codes, hidden = generate(**kwargs)
+        kept["codes"], kept["hidden"] = codes[0].numpy(), hidden[0].numpy()
+        return codes, hidden
+
+    def draw(probabilities: torch.Tensor, num_samples: int) -> torch.Tensor:
+        noise = torch.from_numpy(next(draws)[: probabilities.shape[-1]])
+        return (probabilities.double().log() + noise).argmax(dim=-1, keepdim=True)
+
+    if "noise" in question:
+        draws = iter(question["noise"].reshape(-1, question["noise"].shape[-1]))
+        torch.multinomial = draw
+    tts.model.talker.generate, tts.model.generate = keep_prompt, keep_codes
+    tts.model.speech_tokenizer.decode = lambda _: ([], 0)
+    tts.generate_custom_voice(**json.loads(str(question["request"])))
+    np.savez(said, **kept)
+
+
+def encode_recordings(checkpoint: Path, recordings: Path, encoded: Path) -> None:
+    """A folder of WAV files, as references for clones -> .npz of each one's NAME/{pcm, mel, speaker, codes}."""
+    model = load(checkpoint)
+    import librosa
+    from qwen_tts.core.models.modeling_qwen3_tts import mel_spectrogram
+
+    found = {}
+    for path in sorted(recordings.glob("*.wav")):
+        [prompt] = model.create_voice_clone_prompt(str(path), ref_text="as said")
+        pcm, rate = librosa.load(path, sr=None, mono=True)
+        pcm = librosa.resample(y=pcm, orig_sr=rate, target_sr=24_000) if rate != 24_000 else pcm
+        mel = mel_spectrogram(torch.from_numpy(pcm)[None], 1_024, 128, 24_000, 256, 1_024, 0, 12_000)[0].T
+        arrays = {"pcm": pcm, "mel": mel, "speaker": prompt.ref_spk_embedding, "codes": prompt.ref_code}
+        found |= {f"{path.stem}/{name}": np.asarray(array) for name, array in arrays.items()}
+    np.savez(encoded, **found)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     globals()[sys.argv[1]](*map(Path, sys.argv[2:]))

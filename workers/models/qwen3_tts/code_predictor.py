@@ -50,7 +50,7 @@ class CodePredictor(nn.Module):
         )
 
     def fuse(self) -> CodePredictor:
-        """Fuse products of one input, and the tables; the weights must be in. Parameters have other names from then on."""
+        """Fuse products of one input, and the tables; the weights must be in. Names are others from then on."""
         self.model.fuse()
         self.embeddings = torch.cat([table.weight for table in self.model.codec_embedding])
         del self.model.codec_embedding
