@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from workers.settings import AcousticSettings, LeaseSettings, TalkerSettings
 from workers.sweep import Sweeper
 from workers.talker.frames import FrameHistory
 from workers.talker.rows import RowSlots
-from workers.talker.windows import WindowPlan
+from workers.talker.windows import RampPlan, WindowPlan
 from workers.talker.worker import TalkerWorker
 
 PLAN = WindowPlan(200, 100)
@@ -35,9 +35,13 @@ RATE = 320  # samples a frame
 QUICK = LeaseSettings(ttl_s=1.0, stall_s=120.0, max_strikes=3, orphan_s=5.0, sweep_s=0.1)
 
 FAMILY = Family(
-    name="instant", plan=lambda request: PLAN, longest_span=PLAN.longest_span, codebooks=CODEBOOKS, rows=2, talker_components=(), acoustic_components=(), sizes=(),
-    contract=None, backbone="", talker=None, acoustic=None, make_checkpoint=None,
+    name="instant", plan=lambda request: PLAN, longest_span=PLAN.longest_span, codebooks=CODEBOOKS, rows=2,
+    talker_components=(), acoustic_components=(), sizes=(), contract=None, backbone="", talker=None, acoustic=None,
+    make_checkpoint=None,
 )  # fmt: skip
+# As a speech model is: windows that do not overlap, and an acoustic stage that takes codes and keeps no state.
+RAMP = RampPlan((1, 2, 4, 8, 16), 25)
+SPEECH = replace(FAMILY, plan=lambda request: RAMP, longest_span=RAMP.longest_span)
 
 
 def _noise(*parts: object, count: int) -> np.ndarray:
@@ -48,7 +52,10 @@ def _noise(*parts: object, count: int) -> np.ndarray:
 class InstantTalker:
     """Ends a song by itself when `params["ends_at"]` draws are made, as a model would."""
 
-    rows, codebooks, lead, context = 2, CODEBOOKS, 1, 10_240
+    rows, codebooks, context = 2, CODEBOOKS, 10_240
+
+    def __init__(self, lead: int = 1) -> None:
+        self.lead = lead
 
     def prompts(self, request: JobRequested) -> list[list[int]]:
         return [[1, 2, 3], [1, 0, 3]]
@@ -60,6 +67,7 @@ class InstantTalker:
 @dataclass
 class InstantRunner:
     max_jobs: int = 16
+    width: int = WIDTH
     step_s: float = 0.0
     steps: int = 0
     before_step: Callable[[], None] = lambda: None
@@ -99,7 +107,7 @@ class InstantRunner:
             drawn = _noise("codes", history.request.seed, history.draw, count=CODEBOOKS).astype(np.int16) % 1024
             forced = history.next_forced
             codes = drawn if forced is None else np.asarray(forced)
-            frame = _noise("frame", history.request.seed, codes.tolist(), count=WIDTH).astype("<f4")
+            frame = _noise("frame", history.request.seed, codes.tolist(), count=self.width).astype("<f4")
             history.add(codes, frame if history.wants_conditioning else None)
         return list(self._jobs.values())
 
@@ -110,6 +118,7 @@ class InstantAcoustic:
     channels: int = 2
     width: int = WIDTH
     keeps_state: bool = True
+    own: int | None = PLAN.hop  # frames of a window that its successor does not decode; None: all
     window_s: float = 0.0
     solver_steps: int = 4
     after_window: Callable[[int], None] = lambda index: None
@@ -120,7 +129,7 @@ class InstantAcoustic:
         for _ in range(self.solver_steps):
             check()
             time.sleep(self.window_s / self.solver_steps)
-        frames = conditioning if last else conditioning[: PLAN.hop]
+        frames = conditioning if last else conditioning[: self.own]
         chain = hashlib.sha256(conditioning.tobytes() + state.get("chain", np.zeros(1, np.uint8)).tobytes()).digest()
         sound = _noise("sound", seed, chain, count=2 * RATE * len(frames)).astype("<i2").reshape(-1, 2)
         self.after_window(index)
@@ -148,18 +157,22 @@ def ownership(broker, role: str, *, settings: LeaseSettings = QUICK, profile: st
 
 
 def talker(
-    broker, *, runner: InstantRunner | None = None, settings: LeaseSettings = QUICK, **kwargs: Any
-) -> TalkerWorker:
+    broker, *, runner: InstantRunner | None = None, family: Family = FAMILY, settings: LeaseSettings = QUICK,
+    **kwargs: Any,
+) -> TalkerWorker:  # fmt: skip
     options = {"ready_limit": kwargs.pop("ready_limit", 1000)}
     own = ownership(broker, "talker", settings=settings, **kwargs)
-    return TalkerWorker(own, runner or InstantRunner(), InstantTalker(), FAMILY, TalkerSettings(**options))
+    speech = family is SPEECH
+    runner = runner or InstantRunner(width=0 if speech else WIDTH)
+    return TalkerWorker(own, runner, InstantTalker(lead=0 if speech else 1), family, TalkerSettings(**options))
 
 
 def acoustic(
-    broker, *, model: InstantAcoustic | None = None, settings: LeaseSettings = QUICK, **kwargs: Any
-) -> AcousticWorker:
+    broker, *, model: InstantAcoustic | None = None, family: Family = FAMILY, settings: LeaseSettings = QUICK,
+    **kwargs: Any,
+) -> AcousticWorker:  # fmt: skip
     own = ownership(broker, "acoustic", settings=settings, **kwargs)
-    return AcousticWorker(own, model or InstantAcoustic(), FAMILY, AcousticSettings())
+    return AcousticWorker(own, model or InstantAcoustic(), family, AcousticSettings())
 
 
 @contextmanager

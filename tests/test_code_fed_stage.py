@@ -1,0 +1,76 @@
+"""A stage that takes codes and keeps no state: windows that ramp up, decoded again after a takeover."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from broker_schemas import keys
+from broker_schemas.job import Status, fold
+from tests.stand_ins import RAMP, SPEECH, InstantAcoustic, acoustic, running, talker
+from tests.test_pipeline import listen, sha256, submit
+
+LENGTHS = [1, 2, 3, 4, 7, 8, 31, 32, 56, 57, 100]
+
+
+def model(**changes) -> InstantAcoustic:
+    return InstantAcoustic(width=0, keeps_state=False, own=None, channels=1, **changes)
+
+
+def workers(broker, **changes):
+    return talker(broker, family=SPEECH), acoustic(broker, family=SPEECH, model=model(**changes))
+
+
+@pytest.mark.parametrize("frames", LENGTHS)
+async def test_both_chunk_modes_give_the_same_bytes_in_the_plans_windows(producer, broker, frames):
+    sums = set()
+    for async_chunk in (True, False):
+        with running(*workers(broker)):
+            job = await submit(producer, frames=frames, params={"async_chunk": async_chunk})
+            events, chunks = await listen(producer, job)
+        state = fold(events)
+        assert (state.status, state.frames, state.draws) == (Status.COMPLETED, frames, frames)
+        assert len(chunks) == RAMP.count(frames)
+        sums.add(sha256(chunks))
+    assert len(sums) == 1
+
+
+async def test_no_conditioning_is_sent_and_no_state_is_stored(producer, broker):
+    sizes = []
+
+    def look(index: int) -> None:
+        sizes.append(len(broker.client().get(keys.carry(job)) or b""))
+
+    with running(talker(broker, family=SPEECH)):
+        job = await submit(producer, frames=200)
+        with running(acoustic(broker, family=SPEECH, model=model(after_window=look))):
+            await listen(producer, job)
+    assert not await producer.client.exists(keys.spans(job))
+    assert len(sizes) == RAMP.count(200)
+    assert max(sizes) < 100
+
+
+@pytest.mark.parametrize("falls_after", [0, 3, 6])
+async def test_a_successor_decodes_what_is_out_again_and_its_bytes_go_on(producer, broker, falls_after):
+    """The state of the sound is a function of the codes and the cuts: hash chains over all windows so far."""
+    with running(*workers(broker)):
+        job = await submit(producer, frames=130)
+        _, undisturbed = await listen(producer, job)
+    fallen, decoded = [], []
+
+    def fall(index: int) -> None:
+        decoded.append(index)
+        if index == falls_after + 1 and not fallen:
+            fallen.append(index)
+            raise RuntimeError("no more memory")
+
+    with running(*workers(broker, after_window=fall)):
+        job = await submit(producer, frames=130)
+        events, chunks = await listen(producer, job)
+    assert fold(events).status is Status.COMPLETED
+    assert decoded[falls_after + 2 :][: falls_after + 2] == list(range(falls_after + 2))
+    assert sha256(chunks) == sha256(undisturbed)
+    assert [hashlib.sha256(chunk.pcm).hexdigest() for chunk in chunks] == [
+        hashlib.sha256(chunk.pcm).hexdigest() for chunk in undisturbed
+    ]
