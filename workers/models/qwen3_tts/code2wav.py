@@ -59,6 +59,10 @@ class Code2Wav(nn.Module):
     def samples_per_frame(self) -> int:
         return self.sizes.samples_per_frame
 
+    @property
+    def device(self) -> torch.device:
+        return self.pre_conv.conv.weight.device
+
     def in_dtype(self, dtype: torch.dtype) -> Code2Wav:
         """Cast in place, but for the last convolution: 16-bit sound needs more than bfloat16's eight bits."""
         self.to(dtype)
