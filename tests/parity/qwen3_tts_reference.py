@@ -113,6 +113,46 @@ def encode_recordings(checkpoint: Path, recordings: Path, encoded: Path) -> None
     np.savez(encoded, **found)
 
 
+class _Prompted(Exception):
+    """The prompt is there, and no more is wanted."""
+
+
+def prompts(checkpoint: Path, asked: Path, built: Path) -> None:
+    """Build prompts and no more -> .npz of each request's I/prompt (positions, hidden) and I/trailing (draws, hidden).
+
+    Args:
+        asked: .npz of `requests`, the JSON of [[method, arguments], ...]; and for a clone of I/speaker and, where it is
+            in context, I/codes.
+    """
+    tts, found = load(checkpoint), {}
+    from qwen_tts import VoiceClonePromptItem
+
+    def keep(**kwargs) -> None:
+        found[f"{index}/prompt"] = kwargs["inputs_embeds"][0].numpy()
+        found[f"{index}/trailing"] = kwargs["trailing_text_hidden"][0].numpy()
+        raise _Prompted
+
+    tts.model.talker.generate = keep
+    question = dict(np.load(asked))
+    for index, (method, arguments) in enumerate(json.loads(str(question["requests"]))):
+        if f"{index}/speaker" in question:
+            codes, heard = question.get(f"{index}/codes"), arguments.pop("ref_text", None)
+            arguments["voice_clone_prompt"] = [
+                VoiceClonePromptItem(
+                    ref_code=None if codes is None else torch.from_numpy(codes),
+                    ref_spk_embedding=torch.from_numpy(question[f"{index}/speaker"]),
+                    x_vector_only_mode=codes is None,
+                    icl_mode=codes is not None,
+                    ref_text=heard,
+                )
+            ]
+        try:
+            getattr(tts, method)(**arguments)
+        except _Prompted:
+            continue
+    np.savez(built, **found)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     globals()[sys.argv[1]](*map(Path, sys.argv[2:]))

@@ -485,7 +485,7 @@ def _decoder(sizes: dict[str, Any]) -> Iterator[Weight]:
 
 
 _DECODER_GAIN = 1.0
-_SOUND_GAIN = 0.2
+_SOUND_GAIN = 0.12
 
 
 def _codebooks(sizes: dict[str, Any]) -> Iterator[Weight]:
