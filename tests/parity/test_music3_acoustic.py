@@ -122,7 +122,7 @@ def run_windows(acoustic: MusicAcoustic, conditioning: np.ndarray) -> tuple[list
             waveforms.append(acoustic.waveform(solved, first=index == 0, last=end == frames))
             latents.append(solved)
             previous = acoustic.overlap(solved, condition)
-    return latents, np.concatenate(waveforms, axis=1)
+    return latents, torch.cat(waveforms, dim=1).numpy()
 
 
 def errors(ours, theirs) -> tuple[float, float]:

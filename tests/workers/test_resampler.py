@@ -5,7 +5,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 
+from workers.models.minimax_music3 import resampler
 from workers.models.minimax_music3.config import (
     CROP_LEFT_LATENTS,
     CROP_RIGHT_LATENTS,
@@ -14,9 +16,15 @@ from workers.models.minimax_music3.config import (
     SAMPLE_RATE,
     latent_length,
 )
-from workers.models.minimax_music3.resampler import polyphase_taps, resample, resampled_length
+from workers.models.minimax_music3.resampler import polyphase_taps, resampled_length
 
 WHOLE = 5_000
+
+
+def resample(samples: np.ndarray, state: dict, *, last: bool) -> tuple[np.ndarray, dict]:
+    """As the resampler's, with (n, channels) arrays."""
+    whole, state = resampler.resample(torch.from_numpy(samples.T.copy()), state, last=last)
+    return whole.T.numpy(), state
 
 
 def noise(samples: int, seed: int = 0) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from workers.talker.windows import RampPlan
@@ -15,7 +17,7 @@ def test_windows_tile_the_frames_in_order(plan):
         bounds = [plan.bounds(index, frames) for index in range(plan.count(frames))]
         assert bounds[0][0] == 0
         assert bounds[-1][1] == frames
-        assert all(end == start for (_, end), (start, _) in zip(bounds, bounds[1:], strict=False))
+        assert all(end == start for (_, end), (start, _) in pairwise(bounds))
         assert all(end > start for start, end in bounds)
         whole = [end - start for start, end in bounds[:-1]]
         assert whole == [plan.frames_of(index) for index in range(len(whole))]

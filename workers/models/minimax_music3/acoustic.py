@@ -131,9 +131,9 @@ class MusicAcoustic:
             noise = torch.from_numpy(solver_noise(seed, index, self.latent_channels, condition.shape[1]))
             latents = self.solve(condition, noise[None].to(self._device), previous, check)
             waveform = self.waveform(latents, first=index == 0, last=last)
-            kept = {} if last else self._stored(self.overlap(latents, condition))
-        samples, stream = resample(waveform.T, state, last=last)
-        return _pcm(samples), {} if last else kept | stream
+            samples, stream = resample(waveform, state, last=last)
+            kept = {} if last else self._stored(self.overlap(latents, condition)) | stream
+            return _pcm(samples), kept
 
     def _validate(self, conditioning: np.ndarray, index: int, last: bool, state: dict[str, Any]) -> None:
         frames = len(conditioning)
@@ -164,7 +164,7 @@ class MusicAcoustic:
         with self._convolutions(tf32=False):
             return self._solver.solve(condition, noise, None if previous is None else previous.latents, check)
 
-    def waveform(self, latents: Tensor, *, first: bool, last: bool) -> np.ndarray:
+    def waveform(self, latents: Tensor, *, first: bool, last: bool) -> Tensor:
         """The window's own sound at 44.1 kHz: (2, samples) float32 in [-1, 1], its neighbours' share cropped off."""
         whole = latents.shape[-1] == config.latent_length(config.PLAN.window)
         vocoder = self._whole_vocoder if whole else self._vocoder
@@ -172,7 +172,7 @@ class MusicAcoustic:
             sound = vocoder(latents.to(self._vocoder_dtype))[0]
         left = 0 if first else config.CROP_LEFT_LATENTS * config.LATENT_SAMPLES
         right = 0 if last else config.CROP_RIGHT_LATENTS * config.LATENT_SAMPLES
-        return sound[:, left : sound.shape[-1] - right].float().clamp(-1.0, 1.0).cpu().numpy()
+        return sound[:, left : sound.shape[-1] - right].float().clamp(-1.0, 1.0)
 
     def overlap(self, latents: Tensor, condition: Tensor) -> Overlap:
         """What the next window shares with the one of these latents and this condition."""
@@ -207,9 +207,9 @@ class MusicAcoustic:
             cudnn.benchmark, cudnn.deterministic, cudnn.conv.fp32_precision = before
 
 
-def _pcm(samples: np.ndarray) -> np.ndarray:
-    """float64 -> int16; the resampler may overshoot full scale."""
-    return np.rint(samples * 32_767.0).clip(-32_768, 32_767).astype(np.int16)
+def _pcm(samples: Tensor) -> np.ndarray:
+    """(channels, n) float64 -> (n, channels) int16; the resampler may overshoot full scale."""
+    return (samples * 32_767.0).round().clamp(-32_768, 32_767).to(torch.int16).T.contiguous().cpu().numpy()
 
 
 def load_acoustic(folder: Path, settings: dict[str, Any]) -> MusicAcoustic:

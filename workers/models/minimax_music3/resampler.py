@@ -12,6 +12,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 ORIG, NEW = 441, 320  # 44,100 and 32,000 Hz over their greatest common divisor
 
@@ -39,34 +42,41 @@ def polyphase_taps() -> np.ndarray:
     return np.sinc(crossings) * window * (cutoff / ORIG)
 
 
-def resample(samples: np.ndarray, state: dict[str, Any], *, last: bool) -> tuple[np.ndarray, dict[str, Any]]:
-    """Take the next samples of a stream, give the output samples that they complete.
+@cache
+def _taps(device: torch.device) -> Tensor:
+    """(18, 320) float64."""
+    return torch.from_numpy(np.ascontiguousarray(polyphase_taps().T)).to(device)
+
+
+def resample(samples: Tensor, state: dict[str, Any], *, last: bool) -> tuple[Tensor, dict[str, Any]]:
+    """Take the next samples of a stream, give the output samples that they complete. The same bits on every device.
 
     Args:
-        samples: (n, channels) float32 at 44.1 kHz, n >= 0.
+        samples: (channels, n) float32 at 44.1 kHz, n >= 0.
         state: what the previous call returned, maybe among other keys; {} at the start.
         last: whether the stream ends here, and silence follows.
 
     Returns:
-        (m, channels) float64 at 32 kHz, and the state: `tail` (the inputs still needed, float32), `received` and
-        `emitted` (sample counts).
+        (channels, m) float64 at 32 kHz, on the device of `samples`, and the state: `tail` ((n, channels) float32, the
+        inputs still needed), `received` and `emitted` (sample counts).
     """
-    received = state.get("received", 0) + len(samples)
+    channels, device = len(samples), samples.device
+    received = state.get("received", 0) + samples.shape[1]
     emitted = state.get("emitted", 0)
-    tail = state.get("tail", np.zeros((_BEFORE, samples.shape[1]), np.float32))
-    held = np.concatenate((tail, samples.astype(np.float32, copy=False)))
-    first = received - len(held)  # the stream position of held[0]
+    tail = state.get("tail", np.zeros((_BEFORE, channels), np.float32))
+    held = torch.cat((torch.from_numpy(tail.T.copy()).to(device), samples), dim=1)
+    first = received - held.shape[1]  # the stream position of held[:, 0]
     if last:
-        held = np.concatenate((held, np.zeros((_AFTER, held.shape[1]), np.float32)))
+        held = F.pad(held, (0, _AFTER))
         ready = resampled_length(received)
     else:
         ready = max(emitted, resampled_length(received - _AFTER))
-    outputs = np.arange(emitted, ready)
-    start = outputs * ORIG // NEW - _BEFORE - first
-    taps = polyphase_taps()[outputs % NEW].T
-    wide = np.ascontiguousarray(held.T, dtype=np.float64)
-    total = np.zeros((held.shape[1], len(outputs)))
-    for tap in range(_TAPS):
-        total += wide[:, start + tap] * taps[tap]
+    outputs = torch.arange(emitted, ready, device=device)
+    start, phase = outputs * ORIG // NEW - _BEFORE - first, outputs % NEW
+    wide, taps = held.double(), _taps(device)
+    total = torch.zeros(channels, len(outputs), dtype=torch.float64, device=device)
+    for tap in range(_TAPS):  # a product, then a sum: fused, they would round once
+        total += wide.index_select(1, start + tap) * taps[tap].index_select(0, phase)
     kept = max(0, ready * ORIG // NEW - _BEFORE - first)
-    return total.T, {"tail": held[kept:].copy(), "received": received, "emitted": ready}
+    tail = held[:, kept:].T.cpu().numpy().copy()
+    return total, {"tail": tail, "received": received, "emitted": ready}
