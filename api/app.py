@@ -11,6 +11,7 @@ import api.about
 import api.jobs
 import api.speech
 import api.streaming
+import api.voices
 from api import errors
 from api.chores import start_chores
 from api.ending import end
@@ -42,6 +43,6 @@ def create_app(broker: Broker, contracts: Mapping[str, Contract], settings: ApiS
     app = FastAPI(title="Songline", version="0.1.0", description=_ABOUT, lifespan=lifespan)
     app.state.service = service
     errors.install(app)
-    for module in (api.speech, api.jobs, api.streaming, api.about):
+    for module in (api.speech, api.voices, api.jobs, api.streaming, api.about):
         app.include_router(module.router)
     return app

@@ -6,7 +6,18 @@ import os
 import socket
 from dataclasses import dataclass, field
 
+from broker_schemas.recordings import RecordingLimits
 from producer.submit import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class VoiceLimits:
+    """How many voices may be uploaded, by one owner and by all, and what their recordings may hold together."""
+
+    of_owner: int = 100
+    of_all: int = 1_000
+    max_bytes: int = 512 << 20
+    recording: RecordingLimits = field(default_factory=RecordingLimits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,5 +35,6 @@ class ApiSettings:
     max_body_bytes: int = 1 << 20
     keep_alive_s: float = 15.0  # the longest silence of an event stream
     broker_patience_s: float = 60.0  # how long an open stream waits for a broker that is away
+    voices: VoiceLimits = field(default_factory=VoiceLimits)
     files_bytes: int = 1 << 30  # encoded files kept on disk
     name: str = field(default_factory=lambda: f"api-{socket.gethostname()}-{os.getpid()}")

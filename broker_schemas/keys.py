@@ -25,6 +25,8 @@ BELLS_KEPT = 1_000
 WORKERS = "sl:workers"  # hash: worker name -> what it says of itself (MessagePack), refreshed as a heartbeat
 SECRET = "sl:secret"  # string: signs job ids
 
+VOICES = "sl:voices"  # hash: "<owner>/<name>" -> an uploaded voice's record (MessagePack)
+
 _PART = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
@@ -92,6 +94,11 @@ def bell(model: str, role: str) -> str:
 
 def jobs(owner: str) -> str:
     return f"sl:jobs:{owner}"
+
+
+def recording(sha256: str) -> str:
+    """An uploaded recording by its content, in the slot of the voices that have it."""
+    return f"{{{VOICES}}}:recording:{sha256}"
 
 
 def group(role: str) -> str:
