@@ -209,6 +209,29 @@ def test_prompts_of_two_lengths_are_refused(runner):
     assert runner.idle
 
 
+@pytest.mark.parametrize("draws", [1, 2, 8, 9, 17, 23])
+@pytest.mark.parametrize("seed", [3, 6, 7])
+def test_the_same_bits_after_a_preemption(runner, alone, seed, draws):
+    """Wherever it comes: the song's frames are computed again in chunks, and what is left over one by one."""
+    history = admit(runner, runner.model, song(seed))
+    while history.draw < draws:
+        runner.step()
+    scheduler = runner._core.scheduler
+    scheduler._preempt(scheduler._jobs[history.job])
+    finish(runner, history)
+    where = [first_difference(*pair) for pair in zip(arrays(sung(history)), arrays(alone[seed]), strict=True)]
+    assert where == [None, None], f"(draw, frame) from which on it differs, preempted after {draws}: {where}"
+    assert history.reason == alone[seed][2]
+
+
+def first_difference(ours: np.ndarray, theirs: np.ndarray) -> int | None:
+    shared = min(len(ours), len(theirs))
+    differing = np.flatnonzero((ours[:shared] != theirs[:shared]).any(axis=1))
+    if len(differing):
+        return int(differing[0])
+    return shared if len(ours) != len(theirs) else None
+
+
 def test_the_same_bits_where_memory_is_short(engine):
     """Songs lose their memory to older ones, whole pairs at a time, and come back to the same bits."""
     seeds = (7, 15, 6, 14, 5, 13, 4, 12)
@@ -228,3 +251,11 @@ def test_the_same_bits_where_memory_is_short(engine):
 def test_a_cache_too_small_for_one_song_is_refused_with_the_number_that_would_do(engine):
     with pytest.raises(BadSettings, match="needs 32: give the talker more memory"):
         engine(num_gpu_blocks=20)
+
+
+@pytest.mark.parametrize("compilation", [{"cudagraph_mode": "NONE"}, {"cudagraph_capture_sizes": [1, 2, 4, 8, 16]}])
+def test_decodes_of_many_shapes_are_refused(device, engine, compilation):
+    if device == "cpu":
+        pytest.skip("there is no graph; the runner pads the steps itself")
+    with pytest.raises(BadSettings, match=r"of the one size 16\. Leave both out"):
+        engine(compilation=compilation)

@@ -45,6 +45,7 @@ class VllmRunner:
         self._positions = min(settings.max_model_len, check_backbone(checkpoint, family.backbone))
         try:
             self._config = self._engine_config(family, checkpoint)
+            self._check_graph()
             self._check_cache()
             self._client = self._start()
         except (ValueError, NotImplementedError) as error:
@@ -138,6 +139,22 @@ class VllmRunner:
             return InprocClient(self._config, UniProcExecutor, log_stats=False)
         finally:
             torch.set_num_threads = set_num_threads  # vLLM's CPU worker takes it from the whole process
+
+    def _check_graph(self) -> None:
+        """On CUDA a graph alone gives every decode step the same shape."""
+        from vllm.config import CUDAGraphMode
+
+        stated, settings = self._config.compilation_config, self._settings
+        if not self._cuda or settings.batch_invariant:
+            return
+        if stated.cudagraph_mode.decode_mode() != CUDAGraphMode.FULL or stated.cudagraph_capture_sizes != [
+            self._decode_rows
+        ]:
+            raise BadSettings(
+                f"talker.compilation has cudagraph_mode {stated.cudagraph_mode.name} of sizes "
+                f"{stated.cudagraph_capture_sizes}: a song's bits need FULL or FULL_DECODE_ONLY, of the one size "
+                f"{self._decode_rows}. Leave both out, or set talker.batch_invariant"
+            )
 
     @property
     def _song_blocks(self) -> int:
