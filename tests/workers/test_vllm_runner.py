@@ -36,7 +36,7 @@ def settings(device: str, model_runner: str, **overrides) -> TalkerSettings:
     given = {
         "model_runner": model_runner, "max_jobs": JOBS, "max_model_len": 512, "prefill_chunk": CHUNK,
         "options": options,
-        "gpu_memory_utilization": 0.1,
+        "gpu_memory_utilization": 0.1, "compile_draw": device != "cpu",
     }  # fmt: skip
     return TalkerSettings(**given | overrides)
 
