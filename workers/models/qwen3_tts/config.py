@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from workers.checkpoints import CheckpointError
+from workers.talker.windows import RampPlan
 
 MODEL = "qwen3_tts"
 ARCHITECTURE = "Qwen3TTSForConditionalGeneration"
@@ -27,6 +28,20 @@ ROWS = 1
 LEAD = 0
 MIN_FRAMES = 2  # before the end may be drawn
 SUPPRESSED = 1_024  # ids at the top of the talker's vocabulary that are never drawn, but for the end
+CONTEXT = 32_768  # positions that the backbone was trained with
+
+# Chunks: of how many frames each is. The first is as short as can be, the next ones double, and all others are alike.
+FIRST_CHUNK_FRAMES = 1
+HOP = 25
+
+# How long a request may be.
+MAX_FRAMES = 8_192  # the budget where neither request nor checkpoint says another
+SPARE_FRAMES = 192  # of every budget, for pauses
+MOST_FRAMES_PER_TOKEN = 12  # of text; about four are usual
+LEAST_FRAMES_PER_TOKEN = 2  # a text whose frames do not even fit so would be cut off
+MAX_REFERENCE_FRAMES = 750  # 60 s
+MAX_INPUT_CHARS = 50_000  # a tokenizer holds up the whole api for as long as it works
+MAX_INSTRUCTIONS_CHARS = 4_000
 
 # What a checkpoint can do, as `tts_model_type` says it.
 CUSTOM_VOICE = "custom_voice"
@@ -37,6 +52,7 @@ SMALL = "0b6"  # the `tts_model_size` of the CustomVoice model that takes no ins
 
 AUTO = "auto"  # the language, where the model is to find out
 
+TOP = "."  # the folder of config, talker, speaker encoder and text tokenizer: the checkpoint's own
 SPEECH_TOKENIZER = "speech_tokenizer"
 SPEECH_TOKENIZER_KIND = "qwen3_tts_tokenizer_12hz"
 TALKER_PREFIX = "talker."
@@ -44,11 +60,22 @@ SPEAKER_ENCODER_PREFIX = "speaker_encoder."
 DECODER_PREFIX = "decoder."
 ENCODER_PREFIX = "encoder."
 
+# Of the random checkpoints that can be made: CustomVoice, VoiceDesign and Base.
+CHECKPOINT_SIZES = tuple(f"{size}{kind}" for size in ("tiny", "0.6b", "1.7b") for kind in ("", "-design", "-base"))
+
 _Sizes = TypeVar("_Sizes")
 
 
 class ConfigError(CheckpointError):
     """The checkpoint's configuration is not one of this family. `str()` names the file and the field."""
+
+
+def plan(first_chunk: int = FIRST_CHUNK_FRAMES) -> RampPlan:
+    """How an utterance is cut, by the frames of its first chunk: a function of the request alone."""
+    ramp = [first_chunk]
+    while 2 * ramp[-1] < HOP:
+        ramp.append(2 * ramp[-1])
+    return RampPlan(tuple(ramp), HOP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +273,8 @@ def _check_ids(config: SpeechConfig, path: Path) -> None:
             raise ConfigError(f"{path}: id {id_} is a code, or beyond the talker's {talker.vocab_size} ids")
     if not talker.vocab_size - SUPPRESSED <= talker.codec_eos_token_id:
         raise ConfigError(f"{path}: codec_eos_token_id {talker.codec_eos_token_id} is not among the suppressed ids")
+    if config.task == CUSTOM_VOICE and not config.speakers:
+        raise ConfigError(f"{path}: a {CUSTOM_VOICE} model without speakers (spk_id)")
     for name, dialect in config.dialects.items():
         if dialect not in config.languages:
             raise ConfigError(f"{path}: speaker {name!r} speaks {dialect!r}, which is no language there")

@@ -1,0 +1,239 @@
+"""What Qwen3-TTS promises to the api: text in, spoken as the checkpoint can, every parameter resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from broker_schemas.contract import BadField, Order
+from workers.models.qwen3_tts import config
+from workers.models.qwen3_tts.prompt import build_prompt, in_context, prompt_length
+from workers.models.qwen3_tts.request_fields import clean, flag, number, spoken_text, whole
+from workers.models.qwen3_tts.tokenizer import load_tokenizer
+from workers.models.qwen_tokenizer import encode
+
+_TASKS = {"customvoice": config.CUSTOM_VOICE, "voicedesign": config.VOICE_DESIGN, "base": config.BASE}
+_ENVELOPES = 1 << 16  # bytes of a job's log besides its codes, texts and chunks
+_CHUNK_ENVELOPES = 1 << 10  # of the events that come with a chunk
+_REFERENCE_FIELDS = ("ref_audio", "ref_text", "x_vector_only_mode")
+_SAMPLING = {  # published defaults, where the checkpoint's generation_config.json says nothing
+    "temperature": 0.9,
+    "top_k": 50,
+    "top_p": 1.0,
+    "repetition_penalty": 1.05,
+    "subtalker_temperature": 0.9,
+    "subtalker_top_k": 50,
+    "subtalker_top_p": 1.0,
+}
+
+
+class SpeechContract:
+    """Implements `broker_schemas.contract.Contract` for a checkpoint, of which it reads configs and the tokenizer.
+
+    A Base checkpoint clones: `voice` then names an uploaded voice, or `ref_audio` brings a recording. Whoever keeps the
+    voices resolves either, and gives a voice's own transcript as `ref_text`.
+
+    Raises:
+        ConfigError, TokenizerError: the folder is no checkpoint of this family.
+    """
+
+    sample_rate = config.SAMPLE_RATE
+    channels = config.CHANNELS
+    frame_rate = config.FRAME_RATE
+    fields = frozenset(
+        {"voice", "instructions", "speed", "task_type", "language", "non_streaming_mode", "max_new_tokens"}
+        | {"do_sample", "first_chunk_frames", "async_chunk", "extra_params", *_REFERENCE_FIELDS, *_SAMPLING}
+    )
+
+    def __init__(self, folder: Path, max_model_len: int = config.CONTEXT, model: str = config.MODEL) -> None:
+        self.model = model
+        self._config = config.load_config(folder)
+        self._context = min(self._config.talker.max_position_embeddings, max_model_len)
+        self._tokenizer = load_tokenizer(folder)
+        stated = config.generation_defaults(folder)
+        self._sampling = {name: stated.get(name, published) for name, published in _SAMPLING.items()}
+        self._do_sample = bool(stated.get("do_sample", True))
+        self._most_frames = stated.get("max_new_tokens", config.MAX_FRAMES)
+
+    def accept(self, body: Mapping[str, Any]) -> Order:
+        """See Contract. `max_new_tokens` counts frames; without it an utterance may take what its text could need."""
+        _refuse(body)
+        self._check_task(body)
+        text = spoken_text(body, "input", config.MAX_INPUT_CHARS)
+        params = {
+            "task_type": self._config.task,
+            "language": self._language(body),
+            "non_streaming_mode": flag(body, "non_streaming_mode", self._config.task != config.BASE),
+            "do_sample": flag(body, "do_sample", self._do_sample),
+            "first_chunk_frames": whole(body, "first_chunk_frames", config.FIRST_CHUNK_FRAMES, 1, config.HOP),
+            "async_chunk": flag(body, "async_chunk", True),
+            **self._sampling_of(body),
+            **self._voice(body),
+        }
+        frames = self._frames(body, text, params)
+        reserve = self._reserve(frames, params["first_chunk_frames"])
+        reserve += sum(len(value.encode()) for value in (text, *params.values()) if isinstance(value, str))
+        return Order(text, params | {"max_new_tokens": frames}, max_frames=frames, reserve_bytes=reserve)
+
+    # --- whose voice --------------------------------------------------------------------------------------------------
+
+    def _check_task(self, body: Mapping[str, Any]) -> None:
+        task = body.get("task_type")
+        if task is None:
+            return
+        asked = _TASKS.get(task.lower().replace("_", "").replace("-", "")) if isinstance(task, str) else None
+        if asked != self._config.task:
+            raise BadField(
+                "task_type", f"task_type must be {self._config.task}, or be left out: it is all that the model does."
+            )
+
+    def _voice(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """voice, instructions and reference, as the checkpoint's task has them."""
+        if self._config.task == config.BASE:
+            return {"instructions": self._instructions(body), **self._reference(body)}
+        for name in _REFERENCE_FIELDS:
+            if body.get(name) not in (None, "", False):
+                raise BadField(name, f"{name} cannot be used: this model clones no voice, a Base model does.")
+        voice = self._speaker(body) if self._config.task == config.CUSTOM_VOICE else _no_voice(body)
+        return {"voice": voice, "instructions": self._instructions(body), "ref_text": "", "x_vector_only_mode": False}
+
+    def _speaker(self, body: Mapping[str, Any]) -> str:
+        voice = body.get("voice")
+        if _is_default(voice):
+            return next(iter(self._config.speakers))
+        if not isinstance(voice, str) or voice.strip().lower() not in self._config.speakers:
+            raise BadField("voice", f"voice must be one of {_listed(self._config.speakers)}.")
+        return voice.strip().lower()
+
+    def _instructions(self, body: Mapping[str, Any]) -> str:
+        """What the model does with them: it needs them, takes them, passes them over, or has no use for them."""
+        instructions = body.get("instructions")
+        if instructions is None:
+            instructions = ""
+        if not isinstance(instructions, str):
+            raise BadField("instructions", "instructions must be a string.")
+        if not instructions.strip():
+            if self._config.task == config.VOICE_DESIGN:
+                raise BadField("instructions", "instructions must describe the voice: this model designs one.")
+            return ""
+        if self._config.task == config.BASE:
+            message = "instructions cannot be used: a clone speaks as its reference does. Leave them out."
+            raise BadField("instructions", message)
+        instructions = clean(instructions, "instructions", config.MAX_INSTRUCTIONS_CHARS)
+        return instructions if self._config.takes_instructions else ""
+
+    def _reference(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        voice, recording = body.get("voice"), body.get("ref_audio")
+        given = recording is not None
+        if given and (not isinstance(recording, str) or not recording):
+            raise BadField("ref_audio", "ref_audio must be a recording in base64, or where one lies: a string.")
+        if given and not _is_default(voice):
+            raise BadField("voice", "voice and ref_audio are two voices: send one of them.")
+        if not given and (_is_default(voice) or not isinstance(voice, str)):
+            raise BadField(
+                "voice", "voice must name an uploaded voice: this model clones. Or send ref_audio and ref_text."
+            )
+        said = body.get("ref_text")
+        said = spoken_text(body, "ref_text", config.MAX_INPUT_CHARS) if said not in (None, "") else ""
+        vector_only = flag(body, "x_vector_only_mode", not said and not given)
+        if not said and not vector_only:
+            message = "ref_text must hold what the reference says. Without it, set x_vector_only_mode to true."
+            raise BadField("ref_text", message)
+        return {
+            "voice": "" if given else voice.strip(),
+            "ref_audio": recording if given else "",
+            "ref_text": "" if vector_only else said,
+            "x_vector_only_mode": vector_only,
+        }
+
+    def _language(self, body: Mapping[str, Any]) -> str:
+        language = body.get("language")
+        if language is None or (isinstance(language, str) and language.strip().lower() in ("", config.AUTO)):
+            return "Auto"
+        if not isinstance(language, str) or language.strip().lower() not in self._config.spoken_languages:
+            raise BadField("language", f'language must be "Auto" or one of {_listed(self._config.spoken_languages)}.')
+        return language.strip().title()
+
+    # --- how it is drawn ----------------------------------------------------------------------------------------------
+
+    def _sampling_of(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        values = {}
+        for name, default in self._sampling.items():
+            kind = name.removeprefix("subtalker_")
+            if kind == "top_k":
+                values[name] = whole(body, name, default, 0, self._config.talker.vocab_size, "0 keeps every code")
+            elif kind == "top_p":
+                values[name] = number(body, name, default, 1.0)
+            elif kind == "temperature":
+                values[name] = number(body, name, default, 10.0, "; do_sample false takes the likeliest")
+            else:
+                values[name] = number(body, name, default, 10.0)
+        return values
+
+    # --- how long it may be -------------------------------------------------------------------------------------------
+
+    def _frames(self, body: Mapping[str, Any], text: str, params: Mapping[str, Any]) -> int:
+        """The utterance's frame budget; raises BadField where prompt and frames are too much for the context."""
+        reference = config.MAX_REFERENCE_FRAMES if in_context(params) else 0
+        prompt = prompt_length(build_prompt(self._config, self._tokenizer, text, params, reference))
+        words = len(encode(self._tokenizer, text))
+        room = self._context - prompt
+        if body.get("max_new_tokens") is None:
+            if room < config.LEAST_FRAMES_PER_TOKEN * words or room < config.MIN_FRAMES:
+                message = (
+                    f"input has {words:,} tokens, and beside them only {max(0, room):,} frames fit: "
+                    "it would be cut off. Send it in parts."
+                )
+                raise BadField("input", message)
+            wanted = config.SPARE_FRAMES + config.MOST_FRAMES_PER_TOKEN * words
+            return min(wanted, self._most_frames, room)
+        frames = whole(body, "max_new_tokens", 0, 1, self._context, f"frames: {config.FRAME_RATE} are a second")
+        if frames > room:
+            message = (
+                f"max_new_tokens is {frames:,}, but beside this prompt of {prompt:,} tokens only "
+                f"{max(0, room):,} frames fit: ask for no more, or shorten input."
+            )
+            raise BadField("max_new_tokens", message)
+        return frames
+
+    def _reserve(self, frames: int, first_chunk: int) -> int:
+        """Bytes: all PCM, the codes (each in a span, and before that in a hop), the reference, and the events."""
+        pcm = frames * config.FRAME_SAMPLES * config.CHANNELS * 2
+        codes = 2 * frames * config.CODEBOOKS * 2
+        reference = 0
+        if self._config.task == config.BASE:
+            reference = self._config.speaker_encoder.enc_dim * 4 + config.MAX_REFERENCE_FRAMES * config.CODEBOOKS * 2
+        chunks = config.plan(first_chunk).count(frames)
+        return pcm + codes + reference + chunks * _CHUNK_ENVELOPES + _ENVELOPES
+
+
+def _refuse(body: Mapping[str, Any]) -> None:
+    """Raise BadField for what the model has no use for, by name."""
+    speed = body.get("speed")
+    if speed is not None and (isinstance(speed, bool) or not isinstance(speed, (int, float)) or speed != 1):
+        raise BadField("speed", 'speed must be 1: ask for another pace in instructions, such as "speak slowly".')
+    extra = body.get("extra_params")
+    if extra is None:
+        return
+    if not isinstance(extra, Mapping):
+        raise BadField("extra_params", "extra_params must be an object.")
+    for name in extra:
+        if name in SpeechContract.fields:
+            raise BadField(f"extra_params.{name}", f"extra_params.{name} is a field of its own: send it beside input.")
+        field = f"extra_params.{name[:100]}"
+        raise BadField(field, f"{field} means nothing to this model: leave it out.")
+
+
+def _no_voice(body: Mapping[str, Any]) -> str:
+    if not _is_default(body.get("voice")):
+        raise BadField("voice", "voice cannot be chosen: this model designs one. Describe it in instructions.")
+    return ""
+
+
+def _is_default(voice: object) -> bool:
+    return voice is None or (isinstance(voice, str) and voice.strip().lower() in ("", "default"))
+
+
+def _listed(names: Mapping[str, Any] | list[str]) -> str:
+    return ", ".join(sorted(names))
