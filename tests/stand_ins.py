@@ -36,7 +36,7 @@ QUICK = LeaseSettings(ttl_s=1.0, stall_s=120.0, max_strikes=3, orphan_s=5.0, swe
 
 FAMILY = Family(
     name="instant", plan=lambda request: PLAN, longest_span=PLAN.longest_span, codebooks=CODEBOOKS, rows=2,
-    talker_components=(), acoustic_components=(), sizes=(), contract=None, backbone="", talker=None, acoustic=None,
+    talker_components=(), acoustic_components=(), sizes=(), contract=None, backbone=None, talker=None, acoustic=None,
     make_checkpoint=None,
 )  # fmt: skip
 # As a speech model is: windows that do not overlap, and an acoustic stage that takes codes and keeps no state.

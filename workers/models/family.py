@@ -146,6 +146,29 @@ class AcousticModel(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Backbone:
+    """Where an engine finds the talker's decoder among a component's weights.
+
+    config: as the config.json of a Qwen3ForCausalLM. prefix: of the names of its layers, its last norm and its embedding
+    table. embed: the table's name after that. beside: prefixes of the weights that are others'.
+    """
+
+    checkpoint: Path
+    component: str
+    config: dict[str, Any]
+    prefix: str
+    embed: str
+    beside: tuple[str, ...]
+
+    def renamed(self, weight: str) -> str | None:
+        """A weight's name in a Qwen3Model; None for one that is another's."""
+        if weight.startswith(self.beside):
+            return None
+        name = weight.removeprefix(self.prefix)
+        return name.replace(self.embed, "embed_tokens", 1) if name.startswith(f"{self.embed}.") else name
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """What `workers.models.<name>` exports as FAMILY."""
 
@@ -158,7 +181,7 @@ class Family:
     acoustic_components: tuple[str, ...]
     sizes: tuple[str, ...]  # of the random checkpoints that it can make
     contract: Callable[[Path, int], Contract]  # checkpoint folder, positions of a row; reads configs and tokenizer only
-    backbone: str  # folder of the checkpoint that holds the talker's backbone, in the layout of a Qwen3ForCausalLM
+    backbone: Callable[[Path], Backbone]  # checkpoint folder
     # Checkpoint folder, the deploy file's talker options, and the embedding table of an engine that runs the backbone
     # itself: with one, no backbone is loaded.
     talker: Callable[[Path, dict[str, Any], EmbedTokens | None], TalkerModel]

@@ -1,18 +1,22 @@
-"""What an engine would not notice: a backbone whose weights are not those that its config names."""
+"""A talker's decoder as an engine takes it: a folder of its own, and a check of what the engine would not notice."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
-from torch import nn
 
-from workers.checkpoints import CheckpointError, component_config, fill_module, stated_shapes
+from workers.checkpoints import CheckpointError, fill_module, stated_shapes, weight_files
+from workers.models.family import Backbone
 from workers.runners.torch_qwen3 import Qwen3, Qwen3Config
 
 
-def check_backbone(checkpoint: Path, component: str) -> int:
-    """Hold a Qwen3ForCausalLM's files against its config, without reading them: vLLM would serve what is not there.
+def check_backbone(backbone: Backbone) -> int:
+    """Hold the decoder's files against its config, without reading them: vLLM would serve what is not there.
 
     Returns:
         The positions that it was made for.
@@ -20,13 +24,23 @@ def check_backbone(checkpoint: Path, component: str) -> int:
     Raises:
         CheckpointError: it is not whole, has tensors too many, or is no Qwen3.
     """
-    stated = component_config(checkpoint, component)
+    stated, component = backbone.config, backbone.component
     if (kind := stated.get("model_type")) != "qwen3":
         raise CheckpointError(f"{component}/config.json has model_type {kind!r}: the engine's model is a qwen3")
-    config = Qwen3Config.from_json(stated)
     with torch.device("meta"):
-        model = nn.ModuleDict({"model": Qwen3(config)})
-        if not config.tie_word_embeddings:
-            model["lm_head"] = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-    fill_module(model, stated_shapes(checkpoint, component), component)
+        model = Qwen3(Qwen3Config.from_json(stated))
+    named = {backbone.renamed(name): shape for name, shape in stated_shapes(backbone.checkpoint, component).items()}
+    named.pop(None, None)
+    fill_module(model, named, component)
     return stated.get("max_position_embeddings", 32_768)  # transformers' own default
+
+
+@contextmanager
+def engine_folder(backbone: Backbone) -> Iterator[Path]:
+    """A model's folder for as long as the block runs: the decoder's config, and links to the weights' files."""
+    with TemporaryDirectory(prefix="songline-backbone-") as name:
+        folder = Path(name)
+        (folder / "config.json").write_text(json.dumps(backbone.config))
+        for file in weight_files(backbone.checkpoint, backbone.component):
+            (folder / file.name).symlink_to(file.resolve())
+        yield folder

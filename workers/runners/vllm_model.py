@@ -73,7 +73,9 @@ class SonglineTalker(nn.Module):
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
         """Load the decoder, then what the family adds. Raises the family's checkpoint errors."""
-        decoder = ((name, weight) for name, weight in weights if not name.startswith("lm_head."))
+        backbone = load_family(self._ours["family"]).backbone(Path(self._ours["checkpoint"]))
+        named = ((backbone.renamed(name), weight) for name, weight in weights)
+        decoder = ((f"model.{name}", weight) for name, weight in named if name is not None)
         loaded = AutoWeightsLoader(self).load_weights(decoder)
         self.talker = self._load_talker()
         return loaded

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from workers.models.family import Family, TalkerModel
-from workers.runners.vllm_checkpoint import check_backbone
+from workers.runners.vllm_checkpoint import check_backbone, engine_folder
 from workers.runners.vllm_environment import prepare_environment
 from workers.settings import BadSettings, TalkerSettings, step_tokens
 from workers.talker.frames import FrameHistory
@@ -42,12 +42,14 @@ class VllmRunner:
         self._threads = torch.get_num_threads()
         if self._cuda and not torch.cuda.is_available():
             raise BadSettings(f"talker.options.device is {self._device}, and torch finds no GPU: set it to cpu")
-        self._positions = min(settings.max_model_len, check_backbone(checkpoint, family.backbone))
+        backbone = family.backbone(checkpoint)
+        self._positions = min(settings.max_model_len, check_backbone(backbone))
         try:
-            self._config = self._engine_config(family, checkpoint)
-            self._check_graph()
-            self._check_cache()
-            self._client = self._start()
+            with engine_folder(backbone) as folder:
+                self._config = self._engine_config(family, checkpoint, folder)
+                self._check_graph()
+                self._check_cache()
+                self._client = self._start()
         except (ValueError, NotImplementedError) as error:
             raise BadSettings(_told(error)) from error
         self._core = self._client.engine_core
@@ -62,7 +64,7 @@ class VllmRunner:
 
     # --- starting -----------------------------------------------------------------------------------------------------
 
-    def _engine_config(self, family: Family, checkpoint: Path) -> Any:
+    def _engine_config(self, family: Family, checkpoint: Path, folder: Path) -> Any:
         settings = self._settings
         prepare_environment(settings.model_runner, batch_invariant=settings.batch_invariant)
         from vllm.engine.arg_utils import EngineArgs
@@ -73,7 +75,7 @@ class VllmRunner:
         cuda = self._cuda
         scheduler = "AsyncPairScheduler" if cuda else "PairScheduler"
         arguments: dict[str, Any] = {
-            "model": str(checkpoint / family.backbone),
+            "model": str(folder),
             "skip_tokenizer_init": True,
             "hf_overrides": {"architectures": [vllm_model.ARCHITECTURE]},
             "dtype": settings.options.get("dtype", "auto" if cuda else "float32"),

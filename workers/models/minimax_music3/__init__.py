@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from broker_schemas.contract import Contract
-from workers.models.family import AcousticModel, EmbedTokens, Family, TalkerModel
+from workers.models.family import AcousticModel, Backbone, EmbedTokens, Family, TalkerModel
 from workers.models.minimax_music3 import config
 
 
@@ -23,6 +23,11 @@ def _talker(folder: Path, settings: dict[str, Any], embed_tokens: EmbedTokens | 
     from workers.models.minimax_music3.talker import load_talker
 
     return load_talker(folder, settings, embed_tokens)
+
+
+def _backbone(folder: Path) -> Backbone:
+    stated = config.component_config(folder, config.LANGUAGE_MODEL)
+    return Backbone(folder, config.LANGUAGE_MODEL, stated, prefix="model.", embed="embed_tokens", beside=("lm_head.",))
 
 
 def _acoustic(folder: Path, settings: dict[str, Any]) -> AcousticModel:
@@ -47,7 +52,7 @@ FAMILY = Family(
     acoustic_components=(*config.ACOUSTIC_COMPONENTS, config.SCHEDULER),
     sizes=("tiny", "true"),
     contract=_contract,
-    backbone=config.LANGUAGE_MODEL,
+    backbone=_backbone,
     talker=_talker,
     acoustic=_acoustic,
     make_checkpoint=_make_checkpoint,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from workers.checkpoints import CheckpointError
+from workers.models.family import Backbone
 from workers.talker.windows import RampPlan
 
 MODEL = "qwen3_tts"
@@ -210,6 +211,26 @@ def speaker_encoder_config(stated: Mapping[str, Any]) -> SpeakerEncoderConfig:
 def talker_section(folder: Path) -> dict[str, Any]:
     """`talker_config` as stated, for who builds a decoder of it."""
     return _section(read_json(folder / "config.json"), "talker_config", folder / "config.json")
+
+
+def backbone(folder: Path) -> Backbone:
+    """The talker's decoder, for an engine. Its three position ids are always equal, which is plain RoPE."""
+    section = talker_section(folder)
+    names = {field.name for field in fields(TalkerConfig)} - {"rope_theta"}
+    stated = {name: value for name, value in section.items() if name in names and "codec_" not in name}
+    stated |= {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "hidden_act": section.get("hidden_act", "silu"),
+        "attention_bias": section.get("attention_bias", False),
+        "rope_parameters": {"rope_type": "default", "rope_theta": section["rope_theta"]},
+        "tie_word_embeddings": False,
+    }
+    beside = ("model.text_embedding.", "text_projection.", "codec_head.", "code_predictor.")
+    return Backbone(
+        folder, TOP, stated, prefix=f"{TALKER_PREFIX}model.", embed="codec_embedding",
+        beside=(*(TALKER_PREFIX + name for name in beside), SPEAKER_ENCODER_PREFIX),
+    )  # fmt: skip
 
 
 def speech_tokenizer_config(folder: Path) -> dict[str, Any]:
