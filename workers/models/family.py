@@ -32,8 +32,8 @@ class Drawing:
 
     slots: (n,) int64, job slots, each at most once. seeds: (n,) int64. draws: (n,) int64, each job's draw index.
     repeats: (n,) bool, or None for nobody: the draw is not drawn, but is one that the job has already made.
-    conditioning: whether any slot's conditioning is wanted. history: (jobs, draws, codebooks) int64, by slot the codes of
-    its draws so far; what lies at its draw index and after is rubbish.
+    conditioning: whether any slot's conditioning is wanted. history: (jobs, draws, codebooks) int64, by slot the codes
+    of its draws so far; what lies at its draw index and after is rubbish.
     """
 
     slots: torch.Tensor
@@ -134,8 +134,8 @@ class AcousticModel(Protocol):
         """Decode one window.
 
         Args:
-            conditioning: (frames, width) float32, all frames of the window, shared ones included; or where the width is 0
-                their codes, (frames, codebooks) int16.
+            conditioning: (frames, width) float32, all frames of the window, shared ones included; or where the width is
+                0 their codes, (frames, codebooks) int16.
             state: what the previous window returned; {} for the first.
             check: called between solver steps; raises Dropped when the job is over.
 
@@ -149,8 +149,8 @@ class AcousticModel(Protocol):
 class Backbone:
     """Where an engine finds the talker's decoder among a component's weights.
 
-    config: as the config.json of a Qwen3ForCausalLM. prefix: of the names of its layers, its last norm and its embedding
-    table. embed: the table's name after that. beside: prefixes of the weights that are others'.
+    config: as the config.json of a Qwen3ForCausalLM. prefix: of the names of its layers, its last norm and its
+    embedding table. embed: the table's name after that. beside: prefixes of the weights that are others'.
     """
 
     checkpoint: Path
