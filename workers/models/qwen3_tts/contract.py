@@ -96,7 +96,8 @@ class SpeechContract:
             if body.get(name) not in (None, "", False):
                 raise BadField(name, f"{name} cannot be used: this model clones no voice, a Base model does.")
         voice = self._speaker(body) if self._config.task == config.CUSTOM_VOICE else _no_voice(body)
-        return {"voice": voice, "instructions": self._instructions(body), "ref_text": "", "x_vector_only_mode": False}
+        no_reference = {"ref_audio": "", "ref_text": "", "x_vector_only_mode": False}
+        return {"voice": voice, "instructions": self._instructions(body), **no_reference}
 
     def _speaker(self, body: Mapping[str, Any]) -> str:
         voice = body.get("voice")
