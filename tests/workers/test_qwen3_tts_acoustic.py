@@ -11,7 +11,9 @@ import torch
 
 from tests.code2wav_checkpoint import TINY, write_speech_tokenizer
 from workers.models.family import Dropped
-from workers.models.qwen3_tts.acoustic import Call, SpeechAcoustic, load_acoustic
+from workers.models.qwen3_tts.acoustic import Call, SpeechAcoustic, Window, load_acoustic
+from workers.models.qwen3_tts.code2wav import load_code2wav
+from workers.models.qwen3_tts.code2wav_state import StateLayout
 
 RAMP = (1, 2, 4, 8, 16)
 HOP = 25
@@ -157,6 +159,60 @@ def test_a_window_done_again_gives_the_same_bytes_and_leaves_its_state(acoustic)
     assert all(torch.equal(state[name], before[name]) for name in before)
 
 
+def begun(acoustic: SpeechAcoustic, seed: int, windows_played: int) -> tuple[list[np.ndarray], dict]:
+    """An utterance's windows, and the state after the first ones."""
+    cut, state = windows(utterance(60, seed)), {}
+    for index in range(windows_played):
+        _, state = acoustic.window(cut[index], index=index, last=False, seed=5, state=state, check=never)
+    return cut, state
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_windows_decoded_together_have_the_bytes_that_they_have_alone(checkpoint, device, dtype: str) -> None:
+    acoustic = load_acoustic(checkpoint, {"device": device, "batch": 3, "dtype": dtype})
+    asked = []
+    for seed, index in enumerate((3, 0, 5, 3, 3, 3, 6)):  # four of one length, in two calls
+        cut, state = begun(acoustic, seed, index)
+        reference = utterance(30, seed=9) if index == 0 else None
+        asked.append(Window(cut[index], index, index == len(cut) - 1, state, never, reference))
+    for window, together in zip(asked, acoustic.windows(asked), strict=True):
+        [alone] = acoustic.windows([window])
+        assert together.pcm.tobytes() == alone.pcm.tobytes()
+        assert together.state.keys() == alone.state.keys()
+        assert all(torch.equal(together.state[name], alone.state[name]) for name in alone.state)
+        assert bool(alone.state) != window.last
+
+
+def test_what_is_kept_of_a_batch_is_a_row(checkpoint, device) -> None:
+    acoustic = load_acoustic(checkpoint, {"device": device, "batch": 3})
+    _, state = begun(acoustic, 0, 1)
+    assert all(rows.untyped_storage().nbytes() == rows.nbytes for rows in state.values())
+
+
+def test_a_dropped_window_harms_no_other(checkpoint, device) -> None:
+    acoustic = load_acoustic(checkpoint, {"device": device, "batch": 2})
+
+    def dropped() -> None:
+        raise Dropped
+
+    asked = [Window(utterance(2, seed), 0, True, {}, dropped if seed == 1 else never) for seed in range(3)]
+    first, second, third = acoustic.windows(asked)
+    assert second is None
+    for seed, decoded in ((0, first), (2, third)):
+        assert decoded.pcm.tobytes() == play(acoustic, utterance(2, seed), ramp=(2,))
+
+
+def test_a_packed_state_unpacks_to_itself(checkpoint, device) -> None:
+    decoder = load_code2wav(checkpoint, device, torch.bfloat16)
+    _, state = decoder.decode(torch.randint(64, (3, 20, 16), device=device), decoder.init_state(3))
+    layout = StateLayout(decoder.init_state(1))
+    packed = layout.pack(state)
+    assert layout.dtypes == tuple(rows.dtype for rows in packed) and len(packed) == 3
+    again = layout.unpack(packed)
+    assert again.keys() == state.keys()
+    assert all(torch.equal(again[name], state[name]) for name in state)
+
+
 def test_the_input_is_not_written_to(acoustic) -> None:
     codes, reference = utterance(40), utterance(27, seed=1)
     codes.flags.writeable = reference.flags.writeable = False
@@ -216,6 +272,8 @@ def test_a_first_window_takes_no_state(acoustic) -> None:
         ({"dtype": "tf32"}, "tf32 is for CUDA"),
         ({"lengths": [2, 4]}, "1 among them"),
         ({"lengths": 25}, "a list of whole numbers"),
+        ({"batch": 0}, "batch must be at least 1"),
+        ({"batch": "8"}, "batch must be a whole number"),
     ],
 )
 def test_settings_are_checked(checkpoint, settings, message: str) -> None:

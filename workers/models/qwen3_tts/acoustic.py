@@ -1,15 +1,17 @@
 """The acoustic stage: codes -> 24 kHz sound, window by window, each frame decoded once.
 
-The decoder runs at a few fixed lengths only, since its bits are those of the lengths that it is called with. How a
-window is cut into such lengths depends on how many frames it has and on whether it is the last, so on the job alone.
-A window of one of the lengths is one call. The last window is padded to one: the decoder looks back only, so the rest
-is not heard. Any other is several calls.
+The decoder runs at a few fixed shapes only, (batch, length), since its bits are those of the shapes that it is called
+with; at one shape, a row's bits are its own. How a window is cut into calls of such lengths depends on how many frames
+it has and on whether it is the last, so on the job alone. A window of one of the lengths is one call. The last window
+is padded to one: the decoder looks back only, so the rest is not heard. Any other is several calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,13 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from workers.models.family import Dropped
 from workers.models.qwen3_tts import config
 from workers.models.qwen3_tts.code2wav import Code2Wav, load_code2wav
-from workers.models.qwen3_tts.code2wav_layers import State
+from workers.models.qwen3_tts.code2wav_state import Packed, StateLayout
 
 LENGTHS = (1, 2, 4, 8, 16, 25)  # frames of a call
 _DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
-_OPTIONS = frozenset({"device", "dtype", "lengths"})
+_OPTIONS = frozenset({"device", "dtype", "lengths", "batch"})
 
 
 class Call(NamedTuple):
@@ -33,13 +36,48 @@ class Call(NamedTuple):
     length: int
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window to decode; its fields are what `SpeechAcoustic.window` takes."""
+
+    codes: np.ndarray
+    index: int
+    last: bool
+    state: dict[str, Any]
+    check: Callable[[], None]
+    reference: np.ndarray | None = None
+
+
+class Decoded(NamedTuple):
+    """A window's sound, (samples, 1) int16, and the state for the next window."""
+
+    pcm: np.ndarray
+    state: dict[str, Any]
+
+
+@dataclass(eq=False, slots=True)
+class _Decoding:
+    """A window on its way through the decoder.
+
+    state: (numbers,) for each dtype. calls: those to come, with their codes, and whether they are to be heard. sounds:
+    (samples,) int16 each.
+    """
+
+    window: Window
+    state: Packed
+    calls: deque[tuple[Call, np.ndarray, bool]] = field(default_factory=deque)
+    sounds: list[Tensor] = field(default_factory=list)
+    dropped: bool = False
+
+
 class SpeechAcoustic:
     """Qwen3-TTS's acoustic stage; implements `workers.models.family.AcousticModel`.
 
     Args:
         decoder: on one device.
         lengths: frames of a call of the decoder, 1 among them.
-        tf32: whether convolutions and products may round their inputs to ten bits (CUDA).
+        batch: rows of a call, so the most windows that one decodes. Bytes depend on it.
+        tf32: whether convolutions may round their inputs to ten bits (CUDA).
     """
 
     sample_rate = config.SAMPLE_RATE
@@ -47,17 +85,24 @@ class SpeechAcoustic:
     width = 0
     keeps_state = False
 
-    def __init__(self, decoder: Code2Wav, *, lengths: tuple[int, ...] = LENGTHS, tf32: bool = False) -> None:
+    def __init__(
+        self, decoder: Code2Wav, *, lengths: tuple[int, ...] = LENGTHS, batch: int = 1, tf32: bool = False
+    ) -> None:
         if not lengths or min(lengths) != 1:
             raise ValueError(f"lengths must be whole numbers from 1, with 1 among them, got {lengths}")
+        if batch < 1:
+            raise ValueError(f"batch must be at least 1, got {batch}")
+        self.batch = batch
         self._decoder = decoder
         self._lengths = tuple(sorted(set(lengths)))
         self._tf32 = tf32
         self._device = decoder.device
         # Its own, so that a talker's steps on the same card need not queue behind a window's.
         self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
+        state = decoder.init_state(1)
+        self._layout = StateLayout(state)
+        self._fresh = tuple(rows[0] for rows in self._layout.pack(state))
 
-    @torch.inference_mode()
     def window(
         self,
         codes: np.ndarray,
@@ -74,7 +119,7 @@ class SpeechAcoustic:
         Args:
             codes: (frames, codebooks) int16, of the window's own frames.
             seed: of no effect: nothing is drawn here.
-            state: tensors on the device, which belong to whoever holds them, and to one utterance.
+            state: tensors on the device, by dtype.
             check: called before each call of the decoder.
             reference: (frames, codebooks) int16, what the utterance goes on from, with window 0 only: it is heard by
                 the decoder and by nobody else.
@@ -83,15 +128,30 @@ class SpeechAcoustic:
             ValueError: codes, reference or state are not those of this window.
             Dropped: from `check`.
         """
-        self._validate(codes, index, state, reference)
+        [decoded] = self.windows([Window(codes, index, last, state, check, reference)])
+        if decoded is None:
+            raise Dropped
+        return decoded
+
+    @torch.inference_mode()
+    def windows(self, asked: Sequence[Window]) -> list[Decoded | None]:
+        """Decode windows of different jobs, of any lengths; each has the bytes that it would have alone.
+
+        Returns:
+            For each what `window` returns, or None where its `check` raised Dropped: that harms no other.
+
+        Raises:
+            ValueError: a window's codes, reference or state are not its own. None is decoded.
+        """
+        for window in asked:
+            self._validate(window)
+        decodings = [self._begun(window) for window in asked]
         with self._on_stream(), self._arithmetic():
-            if index == 0:
-                state = self._decoder.init_state(1)
-                if reference is not None:
-                    state = self._primed(reference, state, check)
-            sounds, state = self._decode(codes, self.calls(len(codes), last=last), state, check)
-            pcm = _pcm(torch.cat(sounds)).cpu().numpy()
-        return pcm[:, None], {} if last else state
+            while waiting := [decoding for decoding in decodings if decoding.calls and not decoding.dropped]:
+                for decoding in waiting:
+                    decoding.dropped = _is_dropped(decoding.window)
+                self._call([decoding for decoding in waiting if not decoding.dropped])
+            return [self._decoded(decoding) for decoding in decodings]
 
     def calls(self, frames: int, *, last: bool) -> list[Call]:
         """The calls that decode so many frames: in full, but that the last call of the last window may be padded."""
@@ -105,32 +165,62 @@ class SpeechAcoustic:
             calls += [Call(length, length)] * count
         return calls
 
-    def _primed(self, reference: np.ndarray, state: State, check: Callable[[], None]) -> State:
-        return self._decode(reference, self.calls(len(reference), last=False), state, check)[1]
+    def _begun(self, window: Window) -> _Decoding:
+        first = window.index == 0
+        state = self._fresh if first else tuple(window.state[_name(dtype)] for dtype in self._layout.dtypes)
+        decoding = _Decoding(window, state)
+        if window.reference is not None:
+            self._plan(decoding, window.reference, last=False, heard=False)
+        self._plan(decoding, window.codes, last=window.last, heard=True)
+        return decoding
 
-    def _decode(
-        self, codes: np.ndarray, calls: list[Call], state: State, check: Callable[[], None]
-    ) -> tuple[list[Tensor], State]:
-        """Sounds, (samples,) float32 each, and the state, which means nothing after a padded call."""
-        sounds, start = [], 0
-        for frames, length in calls:
-            check()
-            padded = np.zeros((1, length, codes.shape[1]), np.int64)
-            padded[0, :frames] = codes[start : start + frames]
-            sound, state = self._decoder.decode(torch.from_numpy(padded).to(self._device), state)
-            sounds.append(sound[0, : frames * self._decoder.samples_per_frame])
-            start += frames
-        return sounds, state
+    def _plan(self, decoding: _Decoding, codes: np.ndarray, *, last: bool, heard: bool) -> None:
+        start = 0
+        for call in self.calls(len(codes), last=last):
+            decoding.calls.append((call, codes[start : start + call.frames], heard))
+            start += call.frames
 
-    def _validate(self, codes: np.ndarray, index: int, state: dict[str, Any], reference: np.ndarray | None) -> None:
-        self._validate_codes("codes", codes)
-        if reference is not None:
-            self._validate_codes("reference", reference)
-            if index > 0:
-                raise ValueError(f"a reference comes with window 0, not with window {index}")
-        if (index > 0) != bool(state):
-            needed = "its predecessor's" if index > 0 else "no"
-            raise ValueError(f"window {index} needs {needed} state")
+    def _call(self, waiting: list[_Decoding]) -> None:
+        """One call of the decoder, for as many as can share the first one's."""
+        if not waiting:
+            return
+        length = waiting[0].calls[0][0].length
+        sharing = [decoding for decoding in waiting if decoding.calls[0][0].length == length][: self.batch]
+        codes = np.zeros((self.batch, length, self._decoder.sizes.codebooks), np.int64)
+        for row, decoding in enumerate(sharing):
+            codes[row, : decoding.calls[0][0].frames] = decoding.calls[0][1]
+        states = [decoding.state for decoding in sharing] + [self._fresh] * (self.batch - len(sharing))
+        packed = tuple(torch.stack(rows) for rows in zip(*states, strict=True))
+        sound, packed = self._step(torch.from_numpy(codes).to(self._device), packed)
+        for row, decoding in enumerate(sharing):
+            call, _, heard = decoding.calls.popleft()
+            decoding.state = tuple(rows[row].clone() for rows in packed)
+            if heard:
+                decoding.sounds.append(sound[row, : call.frames * self._decoder.samples_per_frame])
+
+    def _step(self, codes: Tensor, packed: Packed) -> tuple[Tensor, Packed]:
+        """Codes (batch, length, codebooks) int64 and states -> (batch, samples) int16 and states.
+
+        All that a call computes: tensors of fixed shapes in and out, and no wait for the device.
+        """
+        sound, state = self._decoder.decode(codes, self._layout.unpack(packed))
+        return (sound * 32_767.0).round().to(torch.int16), self._layout.pack(state)
+
+    def _decoded(self, decoding: _Decoding) -> Decoded | None:
+        if decoding.dropped:
+            return None
+        state = {} if decoding.window.last else {_name(rows.dtype): rows for rows in decoding.state}
+        return Decoded(torch.cat(decoding.sounds)[:, None].cpu().numpy(), state)
+
+    def _validate(self, window: Window) -> None:
+        self._validate_codes("codes", window.codes)
+        if window.reference is not None:
+            self._validate_codes("reference", window.reference)
+            if window.index > 0:
+                raise ValueError(f"a reference comes with window 0, not with window {window.index}")
+        if (window.index > 0) != bool(window.state):
+            needed = "its predecessor's" if window.index > 0 else "no"
+            raise ValueError(f"window {window.index} needs {needed} state")
 
     def _validate_codes(self, name: str, codes: np.ndarray) -> None:
         books, limit = self._decoder.sizes.codebooks, self._decoder.sizes.codes
@@ -157,9 +247,16 @@ class SpeechAcoustic:
             cudnn.benchmark, cudnn.deterministic, cudnn.conv.fp32_precision = before
 
 
-def _pcm(sound: Tensor) -> Tensor:
-    """float32 in [-1, 1] -> int16."""
-    return (sound * 32_767.0).round().to(torch.int16)
+def _is_dropped(window: Window) -> bool:
+    try:
+        window.check()
+    except Dropped:
+        return True
+    return False
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def load_acoustic(folder: Path, settings: dict[str, Any]) -> SpeechAcoustic:
@@ -168,7 +265,8 @@ def load_acoustic(folder: Path, settings: dict[str, Any]) -> SpeechAcoustic:
     Args:
         folder: the checkpoint.
         settings: the defaults in brackets: `device` ("cpu"); `dtype` ("float32", or "bfloat16", or on CUDA "tf32");
-            `lengths` ([1, 2, 4, 8, 16, 25]), the frames of a call of the decoder; a ramp best keeps to them.
+            `lengths` ([1, 2, 4, 8, 16, 25]), the frames of a call of the decoder, which a ramp best keeps to; `batch`
+            (1), the windows that a call may decode.
 
     Raises:
         CheckpointError: the checkpoint is not whole, or is not one of this family.
@@ -185,4 +283,8 @@ def load_acoustic(folder: Path, settings: dict[str, Any]) -> SpeechAcoustic:
     lengths = settings.get("lengths", LENGTHS)
     if not isinstance(lengths, list | tuple) or not all(type(length) is int for length in lengths):
         raise ValueError(f"lengths must be a list of whole numbers, got {lengths!r}")
-    return SpeechAcoustic(load_code2wav(folder, device, _DTYPES[dtype]), lengths=tuple(lengths), tf32=dtype == "tf32")
+    batch = settings.get("batch", 1)
+    if type(batch) is not int:
+        raise ValueError(f"batch must be a whole number, got {batch!r}")
+    decoder = load_code2wav(folder, device, _DTYPES[dtype])
+    return SpeechAcoustic(decoder, lengths=tuple(lengths), batch=batch, tf32=dtype == "tf32")
