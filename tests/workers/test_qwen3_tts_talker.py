@@ -22,6 +22,8 @@ from tests.tiny_checkpoint import tiny_checkpoint
 from workers.checkpoints import CheckpointError
 from workers.models.family import Drawing
 from workers.models.qwen3_tts import config
+from workers.models.qwen3_tts.checkpoint import make_checkpoint
+from workers.models.qwen3_tts.reference import Reference
 from workers.models.qwen3_tts.sampling import Sampling, penalise, seen_codes
 from workers.models.qwen3_tts.talker import SpeechTalker, load_talker
 from workers.runners.torch_runner import TorchRunner
@@ -191,44 +193,43 @@ def test_repetition_penalty_is_transformers(seed):
     assert torch.equal(ours[0], penalise(logits, seen_codes(history, draws, VOCABULARY), penalty)[0])
 
 
-@pytest.mark.parametrize("draw", [0, 1, 2, 9])
-def test_the_first_code_goes_through_all_processors_in_order(talker, draw):
-    """The talker's own draw against transformers' list of processors on the same logits."""
-    params = PARAMS | {"temperature": 1.7, "top_k": 20, "top_p": 0.9, "repetition_penalty": 3.0}
-    admit(new_runner(talker), talker, utterance("a", **params))
-    generator = torch.Generator().manual_seed(draw)
+@pytest.mark.parametrize(("draw", "to_end"), [(0, True), (1, True), (2, True), (2, False), (9, False)])
+def test_the_first_code_goes_through_all_processors_in_order(monkeypatch, talker, draw, to_end):
+    """The talker's own draw against transformers' list of processors, on logits where each of them matters."""
+    way = {"temperature": 1.7, "top_k": 20, "top_p": 0.9, "repetition_penalty": 3.0}
+    slot_params = (way | {"repetition_penalty": 1.0}, PARAMS, way)
+    for slot, params in enumerate(slot_params):
+        history = utterance("a", **params)
+        talker.bind(slot, history.request, talker.prompts(history.request))
     hidden = torch.zeros(1, JOBS, talker.backbone.config.hidden_size)
-    hidden[0, 0] = torch.randn(hidden.shape[-1], generator=generator)
-    logits = hidden[0, :1] @ talker._head.T
-    likely = logits[:, :2048].topk(30).indices[0]
-    logits[:, END] = logits[:, 2200] = 40.0  # the end, and an id that is never drawn, would win
-    hidden_of = {END: logits[0, END], 2200: logits[0, 2200]}
-    history = torch.randint(0, 2048, (JOBS, 16, config.CODEBOOKS), generator=generator)
-    history[0, :draw, 0] = likely[:draw]
+    hidden[0, 2] = torch.randn(hidden.shape[-1], generator=torch.Generator().manual_seed(draw))
+    head = talker._head.clone()
+    for id_, logit in {END: 40.0 if to_end else -9.0, 2200: 40.0}.items():  # an id that is never drawn would win
+        head[id_] = hidden[0, 2] * logit / hidden[0, 2].square().sum()
+    monkeypatch.setattr(talker, "_head", head)
+    logits = hidden[0, 2:] @ head.T
+    likely = logits[:, :2048].topk(16).indices
+    so_far = torch.zeros(JOBS, 16, config.CODEBOOKS, dtype=torch.int64)
+    so_far[2, :, 0] = likely  # beyond the draw it is rubbish, and none of it may be penalised
     theirs = LogitsProcessorList(
         [
             RepetitionPenaltyLogitsProcessor(3.0),
             MinNewTokensLengthLogitsProcessor(0, 2, [END], device="cpu"),
-            SuppressTokensLogitsProcessor([i for i in range(2048, 3072) if i != END], device="cpu"),
+            SuppressTokensLogitsProcessor([i for i in range(2048, VOCABULARY) if i != END], device="cpu"),
             TemperatureLogitsWarper(1.7),
             TopKLogitsWarper(20),
             TopPLogitsWarper(0.9),
         ]
     )
-    kept = theirs(history[:1, :draw, 0], logits)
-    expected = (kept + gumbel(draw_keys(torch.tensor(7), torch.tensor(16 * draw)), torch.arange(3072))).argmax()
-    head = talker._head.clone()
-    try:
-        for id_, logit in hidden_of.items():  # a row of the head that gives this logit
-            talker._head[id_] = hidden[0, 0] * logit / hidden[0, 0].square().sum()
-        codes_ = torch.zeros(JOBS, config.CODEBOOKS, dtype=torch.int64)
-        one = torch.tensor
-        drawn = talker.draw(hidden, codes_, Drawing(one([0]), one([7]), one([draw]), history))
-    finally:
-        talker._head.copy_(head)
-    assert drawn.ended.tolist() == [draw >= 2, False, False] == [expected.item() == END, False, False]
-    if draw < 2:
-        assert drawn.codes[0, 0] == expected
+    kept = theirs(likely[:, :draw], logits)[0]
+    for seed in range(12):
+        expected = (
+            kept + gumbel(draw_keys(torch.tensor(seed), torch.tensor(16 * draw)), torch.arange(VOCABULARY))
+        ).argmax()
+        who = Drawing(torch.tensor([2]), torch.tensor([seed]), torch.tensor([draw]), so_far)
+        drawn = talker.draw(hidden, torch.zeros(JOBS, config.CODEBOOKS, dtype=torch.int64), who)
+        assert drawn.ended.tolist() == [False, False, to_end and draw >= 2] == [False, False, expected.item() == END]
+        assert drawn.ended[2] or drawn.codes[2, 0] == expected
 
 
 # --- isolation --------------------------------------------------------------------------------------------------------
@@ -298,6 +299,91 @@ def test_codes_from_the_log_are_repeated_and_gone_on_from(talker):
     resumed = utterance("resumed", **asked)
     resumed.forced = np.array(whole[:7], dtype=np.int16)
     assert speak(talker, resumed) == whole
+
+
+# --- clones -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cloning_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("base")
+    make_checkpoint(folder, "tiny-base", 1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cloner(cloning_folder) -> SpeechTalker:
+    return load_talker(cloning_folder, {"max_jobs": JOBS})
+
+
+def voice(seed: int, frames: int) -> Reference:
+    generator = np.random.default_rng(seed)
+    codes = generator.integers(0, 2048, (frames, config.CODEBOOKS), dtype=np.int16)
+    return Reference(generator.normal(0, 0.5, 64).astype(np.float32), codes)
+
+
+def clone(job: str, reference: Reference, **params) -> tuple[FrameHistory, Reference]:
+    asked = {"task_type": "base", "ref_text": "This is me.", "x_vector_only_mode": False, "non_streaming_mode": False}
+    return utterance(job, "What I say now.", **asked | params), reference
+
+
+def clone_together(monkeypatch, cloner: SpeechTalker, *clones: tuple[FrameHistory, Reference]) -> list[list[list[int]]]:
+    references = {history.request.input + str(history.request.seed): reference for history, reference in clones}
+    bind = cloner.bind
+
+    def bind_with_reference(slot, request, prompts):
+        bind(slot, request, prompts, references[request.input + str(request.seed)])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cloner, "bind", bind_with_reference)
+        runner = new_runner(cloner, prefill_chunk=8, chunks_a_step=2)
+        for history, reference in clones:
+            runner.admit(history, cloner.prompts(history.request, reference))
+            runner.step()
+        finish(runner, *(history for history, _ in clones))
+    return [codes(history) for history, _ in clones]
+
+
+def test_clones_of_different_voices_at_once(monkeypatch, cloner):
+    """One of them has as many reference frames as its text has tokens, one its voice's colour only."""
+    tokens = len(cloner._tokenizer.encode("This is me.What I say now.").ids)
+    asked = [
+        (voice(1, tokens), {"seed": 1}),
+        (voice(2, 5), {"seed": 2, "x_vector_only_mode": True}),
+        (voice(3, 31), {"seed": 3}),
+    ]
+    alone = [
+        clone_together(monkeypatch, cloner, clone(f"alone {i}", reference, **params))[0]
+        for i, (reference, params) in enumerate(asked)
+    ]
+    clones = [clone(f"together {i}", reference, **params) for i, (reference, params) in enumerate(asked)]
+    assert clone_together(monkeypatch, cloner, *clones) == alone
+    [other_voice] = clone_together(monkeypatch, cloner, clone("other voice", voice(4, tokens), seed=1))
+    assert other_voice != alone[0]
+
+
+def test_a_clones_prompt_has_its_speaker_and_its_frames(cloning_folder, cloner):
+    weights = load_file(cloning_folder / "model.safetensors")
+    history, reference = clone("a", voice(5, 40))
+    cloner.bind(1, history.request, cloner.prompts(history.request, reference), reference)
+    length = len(cloner.prompts(history.request, reference)[0])
+    embeds = cloner.embed_prompt(1, 0, 0, length)
+    padding = cloner._text[151_671]
+    speaker = length - 41 - 1 - 1  # the frames and their beginning, and the text's beginning, come after it
+    assert torch.allclose(embeds[speaker], padding + torch.from_numpy(reference.speaker), atol=1e-6)
+    frame = weights["talker.model.codec_embedding.weight"][int(reference.codes[-1, 0])].clone()
+    for book in range(15):
+        table = weights[f"talker.code_predictor.model.codec_embedding.{book}.weight"]
+        frame += table[int(reference.codes[-1, book + 1])]
+    assert torch.allclose(embeds[-1], padding + frame, atol=1e-5)
+
+
+def test_a_clone_without_what_it_needs_is_refused(cloner):
+    history, reference = clone("a", voice(6, 4))
+    with pytest.raises(ValueError, match="needs its reference"):
+        cloner.prompts(history.request)
+    with pytest.raises(ValueError, match="codes"):
+        cloner.prompts(history.request, Reference(reference.speaker, None))
 
 
 # --- feedback ---------------------------------------------------------------------------------------------------------

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _OPTIONS = frozenset({"device", "dtype", "max_jobs"})
 _ENGINE_OPTIONS = frozenset({"sampled_tokens", "pipeline_parallel_size", "speculative_config"})
-_TOP = "."  # the checkpoint's own config and weights lie beside its components
 _TEXT_AT_ONCE = 8192  # tokens whose embeddings are projected together when they are loaded
 
 
@@ -266,7 +265,7 @@ def _weights(
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The decoder's layers and last norm, where they are wanted, and all else of the talker; prefixes taken off."""
     prefixes = (config.TALKER_PREFIX, config.SPEAKER_ENCODER_PREFIX)
-    names = stated_shapes(folder, _TOP).keys()
+    names = stated_shapes(folder, config.TOP).keys()
     if strange := sorted(name for name in names if not name.startswith(prefixes)):
         raise CheckpointError(f"the weights of {folder} do not fit its config: unexpected: {strange[0]}")
     layers = tuple(f"{config.TALKER_PREFIX}model.{name}." for name in ("layers", "norm"))
@@ -274,7 +273,7 @@ def _weights(
         name for name in names if name.startswith(config.TALKER_PREFIX) and (decoder or not name.startswith(layers))
     ]
     of_decoder, others = {}, {}
-    for name, tensor in load_tensors(folder, _TOP, wanted).items():
+    for name, tensor in load_tensors(folder, config.TOP, wanted).items():
         within = name.removeprefix(config.TALKER_PREFIX)
         to = of_decoder if name.startswith(layers) else others
         # The published model keeps both embedding tables beside its layers.
