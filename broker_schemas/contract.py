@@ -5,7 +5,7 @@ A family in `workers/models` implements it; `compose` hands it to the api, which
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -33,11 +33,20 @@ class Order:
 
 
 class Contract(Protocol):
+    """What a family implements, as a subclass: what has a value here may be left out.
+
+    A model that clones takes a recording of a voice. The api gives it `ref_audio` as the sha256 of the recording that a
+    request brought, or `voice` as the name of an uploaded one that is there, with its transcript as `ref_text`; the
+    order's params then name the recording alone, by `ref_audio`.
+    """
+
     model: str  # the name that requests use
     sample_rate: int  # Hz, of the audio stream
     channels: int
     frame_rate: float  # talker frames a second
     fields: frozenset[str]  # the request fields that mean something to the model, besides model, input and seed
+    voices: Sequence[str] = ()  # of the model's own, by the names that requests use
+    clones: bool = False
 
     def accept(self, body: Mapping[str, Any]) -> Order:
         """The order for a request body (OpenAI's speech request and the model's own fields); raises BadField."""

@@ -99,6 +99,16 @@ class JobResumed(Payload):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceEncoded(Payload):
+    """What the request's recording became, for a voice that is cloned: both stages and any successor use this one."""
+
+    type: ClassVar[str] = "reference.encoded"
+    recording: str  # sha256 of the recording as it was sent
+    speaker: Tensor  # (width,) float32
+    codes: Tensor | None  # (frames, codebooks) int16; None where only the voice's colour was asked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CodesLogged(Payload):
     """A hop's codes, written where no span event carries them yet. `start_draw` counts from the song's draw 0."""
 
@@ -215,8 +225,8 @@ class JobCompleted(Payload):
 PAYLOADS: dict[str, type[Payload]] = {
     payload.type: payload
     for payload in (
-        JobRequested, JobAdmitted, JobResumed, CodesLogged, SpanWindow, SpanTerminal, AudioChunk, RowsFreed,
-        JobCancelled, JobFailed, JobCompleted,
+        JobRequested, JobAdmitted, JobResumed, ReferenceEncoded, CodesLogged, SpanWindow, SpanTerminal, AudioChunk,
+        RowsFreed, JobCancelled, JobFailed, JobCompleted,
     )
 }  # fmt: skip
 FINAL_TYPES = frozenset({JobCancelled.type, JobFailed.type, JobCompleted.type})

@@ -18,6 +18,7 @@ from broker_schemas.events import (
     JobFailed,
     JobRequested,
     JobResumed,
+    ReferenceEncoded,
     RowsFreed,
     Span,
     SpanTerminal,
@@ -55,6 +56,7 @@ class JobState:
     attempts: dict[str, int] = field(default_factory=dict)  # role -> newest attempt
     first_chunk_at: int | None = None
     ended_at: int | None = None
+    reference: ReferenceEncoded | None = None
     draws: int = 0  # codes in the log, draw 0 included
     spans: int = 0
     frames: int = 0  # frames whose span is out
@@ -98,6 +100,8 @@ def step(state: JobState, event: Event) -> JobState:
             return replace(state, status=Status.TALKING) if started else state
         case JobResumed() as resumed:
             return replace(state, attempts=state.attempts | {resumed.role: resumed.attempt})
+        case ReferenceEncoded() as reference:
+            return replace(state, reference=reference)
         case CodesLogged() as logged:
             return replace(state, draws=max(state.draws, logged.start_draw + logged.codes.shape[0]))
         case Span() as span:

@@ -25,7 +25,15 @@ BELLS_KEPT = 1_000
 WORKERS = "sl:workers"  # hash: worker name -> what it says of itself (MessagePack), refreshed as a heartbeat
 SECRET = "sl:secret"  # string: signs job ids
 
+# What recordings became, shared by the workers: one slot, so that old ones make room in the same call.
+ARTEFACTS = "sl:artefacts"  # zset: artefact name -> when it was last used (ms)
+ARTEFACT_SIZES = "{sl:artefacts}:sizes"  # hash: artefact name -> bytes; field "" sums them
+
 VOICES = "sl:voices"  # hash: "<owner>/<name>" -> an uploaded voice's record (MessagePack)
+
+# Recordings that requests brought, in the slot of the voices.
+SENT_EXPIRING = "{sl:voices}:sent"  # zset: sha256 -> when the recording goes (ms)
+SENT_SIZES = "{sl:voices}:sent:sizes"  # hash: sha256 -> bytes; field "" sums them
 
 _PART = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
@@ -99,6 +107,15 @@ def jobs(owner: str) -> str:
 def recording(sha256: str) -> str:
     """An uploaded recording by its content, in the slot of the voices that have it."""
     return f"{{{VOICES}}}:recording:{sha256}"
+
+
+def sent_recording(sha256: str) -> str:
+    """A recording that a request brought. Apart from the uploaded one: nobody's deletion takes another's from them."""
+    return f"{{{VOICES}}}:sent:{sha256}"
+
+
+def artefact(name: str) -> str:
+    return f"{{{ARTEFACTS}}}:{name}"
 
 
 def group(role: str) -> str:

@@ -24,7 +24,8 @@ from broker_schemas.events import (
 )  # fmt: skip
 
 _SOURCES = {
-    name: (Path(__file__).parent / f"{name}.lua").read_text() for name in ("append_if", "lease", "pointer", "reserve")
+    name: (Path(__file__).parent / f"{name}.lua").read_text()
+    for name in ("append_if", "lease", "pointer", "reserve", "sent_recording")
 }
 
 
@@ -194,3 +195,12 @@ def retire(job: str, *, model: str, owner: str, ttl_ms: int, bytes_: int) -> lis
         drop_pointer(keys.ready(model), job, keys.ACOUSTIC),
         Call("reserve", _BUDGET, ["retire", job, ttl_ms, bytes_, owner, model]),
     ]
+
+
+# --- recordings -----------------------------------------------------------------------------------------------------
+
+
+def keep_sent_recording(sha256: str, content: bytes, *, ttl_ms: int, max_bytes: int) -> Call:
+    """Keep what a request brought; the reply is [1 or 0, ms until there is room], the latter -1 where there never is."""
+    names = [keys.sent_recording(sha256), keys.SENT_EXPIRING, keys.SENT_SIZES]
+    return Call("sent_recording", names, [sha256, content, ttl_ms, max_bytes])

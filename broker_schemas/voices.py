@@ -58,8 +58,12 @@ def read_voice(client, owner: str, name: str) -> Voice | None:
 
 
 def read_sound(client, sha256: str) -> bytes:
-    """A recording as it was sent, by a synchronous client; raises LookupError once no voice has it any more."""
-    sound = client.get(keys.recording(sha256))
+    """A recording as it was sent, uploaded or with a request, by a synchronous client.
+
+    Raises LookupError once no voice has it any more, and no job that brought it can still need it.
+    """
+    uploaded, sent = client.mget(keys.recording(sha256), keys.sent_recording(sha256))
+    sound = uploaded or sent
     if sound is None:
-        raise LookupError(f"the recording {sha256} is gone: its voice was deleted")
+        raise LookupError(f"the recording {sha256} is gone: its voice was deleted, or the job that brought it is over")
     return sound

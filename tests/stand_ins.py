@@ -19,7 +19,7 @@ import numpy as np
 from broker_schemas.events import JobRequested
 from tests.waiting import PATIENCE_S
 from workers.acoustic.worker import AcousticWorker
-from workers.models.family import Family
+from workers.models.family import Family, Reference
 from workers.owning import Ownership, worker_name
 from workers.settings import AcousticSettings, LeaseSettings, TalkerSettings
 from workers.sweep import Sweeper
@@ -57,7 +57,7 @@ class InstantTalker:
     def __init__(self, lead: int = 1) -> None:
         self.lead = lead
 
-    def prompts(self, request: JobRequested) -> list[list[int]]:
+    def prompts(self, request: JobRequested, reference: Reference | None = None) -> list[list[int]]:
         return [[1, 2, 3], [1, 0, 3]]
 
     def max_frames(self, request: JobRequested) -> int:

@@ -14,12 +14,13 @@ from broker_schemas import keys
 from broker_schemas.connection import Broker
 from workers.acoustic.worker import AcousticWorker
 from workers.checkpoints import weights_digest
-from workers.models.family import AcousticModel, Family, TalkerModel, load_family
+from workers.models.family import AcousticModel, Family, ReferenceModel, TalkerModel, load_family
 from workers.owning import Ownership, worker_name
 from workers.profile import computed_with, profile
 from workers.runners.torch_runner import TorchRunner
 from workers.settings import BadSettings, Settings
 from workers.sweep import Sweeper
+from workers.talker.references import References
 from workers.talker.worker import Runner, TalkerWorker
 
 logger = logging.getLogger(__name__)
@@ -32,6 +33,7 @@ class LoadedTalker:
     model: TalkerModel
     runner: Runner
     profile: str
+    reference: ReferenceModel | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,8 @@ def load_talker(settings: Settings) -> LoadedTalker:
     weights = weights_digest(settings.checkpoint, family.talker_components)
     options = computed_with(talker.options)
     facts = {"family": family.name, "weights": weights, "runner": runner.profile(), "options": options}
-    return LoadedTalker(model, runner, profile(keys.TALKER, **facts))
+    reference = family.reference(settings.checkpoint, talker.options)
+    return LoadedTalker(model, runner, profile(keys.TALKER, **facts), reference)
 
 
 def _load_torch(family: Family, settings: Settings) -> tuple[TalkerModel, Runner]:
@@ -98,8 +101,15 @@ def run_talker(
     loaded = loaded or load_talker(settings)
     torch.set_num_threads(settings.talker.threads)
     own = _ownership(broker, keys.TALKER, settings, loaded.profile, name)
-    family = load_family(settings.family)
-    _serve(broker, TalkerWorker(own, loaded.runner, loaded.model, family, settings.talker).run, own, settings, stop)
+    references = None
+    if loaded.reference is not None:
+        references = References(
+            broker.client(), loaded.reference, profile=loaded.profile, threads=settings.talker.threads
+        )  # fmt: skip
+    worker = TalkerWorker(
+        own, loaded.runner, loaded.model, load_family(settings.family), settings.talker, references
+    )  # fmt: skip
+    _serve(broker, worker.run, own, settings, stop)
 
 
 def run_acoustic(

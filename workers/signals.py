@@ -76,6 +76,10 @@ class Signals(threading.Thread):
             jobs.clear()
         return drained
 
+    def wake(self) -> None:
+        """End a wait: there is something to do that no bell was rung for."""
+        self._news.set()
+
     def cancelled(self) -> set[str]:
         """Jobs whose tombstones came since the last call."""
         return self._drain(self._cancelled)

@@ -204,6 +204,9 @@ class AcousticWorker:
         """Decode the job's next window; its sound. Raises what `AcousticModel.window` and `frames` raise."""
         state, index = sounding.owned.state, sounding.decoded
         start, end = sounding.plan.bounds(index, state.frames)
+        primed = {}
+        if index == 0 and state.reference is not None and state.reference.codes is not None:
+            primed["reference"] = state.reference.codes.numpy()
         pcm, sounding.state = self._model.window(
             sounding.conditioning.frames(start, end),
             index=index,
@@ -211,6 +214,7 @@ class AcousticWorker:
             seed=state.request.seed,
             state=sounding.state,
             check=lambda: self._check(sounding, stop),
+            **primed,
         )
         sounding.decoded = index + 1
         return pcm

@@ -70,13 +70,15 @@ class TalkerModel(Protocol):
         """The decoder, in the layout of Hugging Face's Qwen3Model. Raises LookupError where an engine has it."""
         ...
 
-    def prompts(self, request: JobRequested) -> list[list[int]]:
+    def prompts(self, request: JobRequested, reference: Reference | None = None) -> list[list[int]]:
         """Token ids of each of the job's rows, all of one length. A runner looks at no more than their number."""
         ...
 
     def max_frames(self, request: JobRequested) -> int: ...
 
-    def bind(self, slot: int, request: JobRequested, prompts: list[list[int]]) -> None:
+    def bind(
+        self, slot: int, request: JobRequested, prompts: list[list[int]], reference: Reference | None = None
+    ) -> None:
         """A job has got a slot: lay down by slot all that depends on its request. Comes before all else for the job."""
         ...
 
@@ -135,13 +137,35 @@ class AcousticModel(Protocol):
 
         Args:
             conditioning: (frames, width) float32, all frames of the window, shared ones included; or where the width is
-                0 their codes, (frames, codebooks) int16.
+                0 their codes, (frames, codebooks) int16. A family that clones voices in context takes `reference` too,
+                with window 0: the reference's codes, which the sound goes on from.
             state: what the previous window returned; {} for the first.
             check: called between solver steps; raises Dropped when the job is over.
 
         Returns:
             The window's own sound, (samples, channels) int16, and the state for the next window.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What a recording of a voice becomes for a model that clones it.
+
+    speaker: (width,) float32. codes: (frames, codebooks) int16; None where only the voice's colour was asked for.
+    """
+
+    speaker: np.ndarray
+    codes: np.ndarray | None
+
+
+class ReferenceModel(Protocol):
+    """Encodes recordings: the same one gives the same bits."""
+
+    def wants_codes(self, request: JobRequested) -> bool: ...
+
+    def encode(self, pcm: np.ndarray, rate: int, with_codes: bool) -> Reference:
+        """pcm: (samples,) float32, at `rate` Hz."""
         ...
 
 
@@ -187,6 +211,8 @@ class Family:
     talker: Callable[[Path, dict[str, Any], EmbedTokens | None], TalkerModel]
     acoustic: Callable[[Path, dict[str, Any]], AcousticModel]  # checkpoint folder, the deploy file's acoustic section
     make_checkpoint: Callable[[Path, str, int], None]  # folder, size, seed
+    # Checkpoint folder and the talker's options; None for a checkpoint that clones no voices.
+    reference: Callable[[Path, dict[str, Any]], ReferenceModel | None] = lambda folder, options: None
 
 
 def load_family(name: str) -> Family:

@@ -116,7 +116,7 @@ class TorchRunner:
         """
         fit(history, prompts, self._model.rows, self._max_model_len)
         slot = self._slots.bind(history)
-        self._model.bind(slot, history.request, prompts)
+        self._model.bind(slot, history.request, prompts, history.reference)
         self._songs[history.job] = Song(history, slot, len(prompts[0]))
 
     def free(self, job: str) -> int:

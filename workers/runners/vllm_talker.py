@@ -143,7 +143,7 @@ class VllmTalker:
         logged = history.forced[: history.max_frames + history.lead]
         known = max(0, min(len(logged) - 1, history.sent + history.lead))
         song = Song(history, self._slots.bind(history), len(prompts[0]), launched=known)
-        self.model.bind(song.slot, history.request, prompts)
+        self.model.bind(song.slot, history.request, prompts, history.reference)
         for codes in logged[:known]:
             history.add(codes, None)
         self._songs[history.job] = song

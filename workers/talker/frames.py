@@ -6,10 +6,14 @@ Kept by job and outside row slots, so that rows may be reordered, preempted and 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from broker_schemas.events import JobRequested
+
+if TYPE_CHECKING:
+    from workers.models.family import Reference
 
 
 @dataclass(slots=True)
@@ -25,6 +29,7 @@ class FrameHistory:
     max_frames: int
     lead: int
     forced: np.ndarray  # (draws, codebooks) int16; empty for a new job
+    reference: Reference | None = None
     sent: int = 0  # frames whose conditioning is out already
     codes: list[np.ndarray] = field(default_factory=list)  # each (codebooks,) int16
     waiting: list[np.ndarray] = field(

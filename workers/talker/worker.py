@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -13,12 +14,15 @@ from typing import Protocol
 import redis
 
 from broker_schemas import keys
-from broker_schemas.events import CodesLogged, RowsFreed
+from broker_schemas.codec import Tensor
+from broker_schemas.events import CodesLogged, ReferenceEncoded, RowsFreed
 from broker_schemas.job import logged_codes
-from workers.models.family import Family, TalkerModel
+from broker_schemas.recordings import BadRecording
+from workers.models.family import Family, Reference, TalkerModel
 from workers.owning import Owned, Ownership
 from workers.settings import TalkerSettings
 from workers.talker.frames import FrameHistory
+from workers.talker.references import References, recording_of
 from workers.talker.rows import DoesNotFit
 from workers.talker.spans import SpanCutter
 
@@ -58,6 +62,14 @@ class Runner(Protocol):
 
 
 @dataclass(slots=True, eq=False)
+class Encoding:
+    """A job whose recording is being encoded; it has no rows yet."""
+
+    owned: Owned
+    reference: Future[Reference]
+
+
+@dataclass(slots=True, eq=False)
 class Talking:
     """A job in the runner."""
 
@@ -70,14 +82,17 @@ class TalkerWorker:
     """The main loop. Events are written by another thread; only looking for jobs waits for the broker."""
 
     def __init__(
-        self, ownership: Ownership, runner: Runner, model: TalkerModel, family: Family, settings: TalkerSettings
-    ) -> None:
+        self, ownership: Ownership, runner: Runner, model: TalkerModel, family: Family, settings: TalkerSettings,
+        references: References | None = None,
+    ) -> None:  # fmt: skip
         self._ownership = ownership
         self._runner = runner
         self._model = model
         self._family = family
         self._settings = settings
+        self._references = references
         self._talking: dict[str, Talking] = {}
+        self._encoding: dict[str, Encoding] = {}
         self._looked_at = 0.0
         self._made_room = False  # rows were freed since the last look
         self._unready: set[str] = set()  # jobs whose first span is not out yet
@@ -88,6 +103,7 @@ class TalkerWorker:
 
     def _turn(self) -> bool:
         self._drop_over()
+        self._begin_encoded()
         self._admit()
         if self._runner.idle:
             return False
@@ -103,11 +119,52 @@ class TalkerWorker:
         if not (self._runner.idle or rung or self._made_room or due):
             return
         self._looked_at, self._made_room = time.monotonic(), False
-        while self._runner.free_jobs:
+        while self._runner.free_jobs > len(self._encoding):
             owned = self._ownership.take_next(new=not self._acoustic_is_behind())
             if owned is None:
                 return
-            self._begin(owned)
+            request, logged = owned.state.request, owned.state.reference
+            if not recording_of(request):
+                self._begin(owned, None)
+            elif logged is not None:
+                codes = None if logged.codes is None else logged.codes.numpy()
+                self._begin(owned, Reference(logged.speaker.numpy(), codes))
+            elif self._references is None:
+                message = "this checkpoint clones no voices: leave the recording out, or serve a Base checkpoint"
+                self._ownership.refuse(owned, "no_references", message, retryable=False)
+            else:
+                self._encode(owned)
+
+    def _encode(self, owned: Owned) -> None:
+        reference = self._references.begin(owned.state.request)
+        reference.add_done_callback(lambda _: self._ownership.signals.wake())
+        self._encoding[owned.job] = Encoding(owned, reference)
+
+    def _begin_encoded(self) -> None:
+        """Begin the jobs whose recordings are references now."""
+        for job, encoding in list(self._encoding.items()):
+            if not encoding.reference.done():
+                continue
+            del self._encoding[job]
+            owned = encoding.owned
+            try:
+                reference = encoding.reference.result()
+            except (LookupError, BadRecording) as error:
+                self._ownership.refuse(owned, "no_reference", str(error), retryable=False)
+            except redis.RedisError as error:
+                logger.warning("the broker is away: %s", error)
+                self._ownership.hand_over(owned)
+            except Exception as error:
+                self._ownership.give_up(owned, error)
+            else:
+                self._log_reference(owned, reference)
+                self._begin(owned, reference)
+
+    def _log_reference(self, owned: Owned, reference: Reference) -> None:
+        """Before the first span: the acoustic stage begins with it."""
+        codes = None if reference.codes is None else Tensor.of(reference.codes)
+        recording, speaker = recording_of(owned.state.request), Tensor.of(reference.speaker)
+        self._ownership.write(owned, ReferenceEncoded(recording=recording, speaker=speaker, codes=codes))
 
     def _acoustic_is_behind(self) -> bool:
         """Whether new songs had better wait; those that were begun go on, or the acoustic stage would wait for them."""
@@ -118,7 +175,7 @@ class TalkerWorker:
             return True
         return ready + unready >= self._settings.ready_limit
 
-    def _begin(self, owned: Owned) -> None:
+    def _begin(self, owned: Owned, reference: Reference | None) -> None:
         request, state = owned.state.request, owned.state
         async_chunk = request.params.get("async_chunk", True)
         try:
@@ -127,10 +184,11 @@ class TalkerWorker:
                 request=request,
                 max_frames=self._model.max_frames(request),
                 lead=self._model.lead,
+                reference=reference,
                 forced=logged_codes(owned.events),
                 sent=SpanCutter.sent(state, lead=self._model.lead, async_chunk=async_chunk),
             )
-            self._runner.admit(history, self._model.prompts(request))
+            self._runner.admit(history, self._model.prompts(request, reference))
         except DoesNotFit as error:  # nor would it anywhere else
             self._ownership.refuse(owned, "does_not_fit", str(error), retryable=False)
             return
@@ -183,6 +241,14 @@ class TalkerWorker:
             if lease.over:  # the job is over, or no longer this worker's: its rows go at once
                 self._free(talking, lease.over)
                 self._ownership.let_go(talking.owned)
+        for job, encoding in list(self._encoding.items()):
+            lease = encoding.owned.lease
+            if job in cancelled:
+                lease.over = lease.over or "job.cancelled"
+            if lease.over:
+                encoding.reference.cancel()
+                del self._encoding[job]
+                self._ownership.let_go(encoding.owned)
 
     def _free(self, talking: Talking, why: str, settled: Callable[[bool], None] | None = None) -> None:
         owned = talking.owned
@@ -197,4 +263,7 @@ class TalkerWorker:
         talking = list(self._talking.values())
         for song in talking:
             self._free(song, "handed over" if error is None else "broke")
-        self._ownership.leave([song.owned for song in talking], error)
+        if self._references is not None:
+            self._references.close()
+        jobs = [song.owned for song in talking] + [encoding.owned for encoding in self._encoding.values()]
+        self._ownership.leave(jobs, error)

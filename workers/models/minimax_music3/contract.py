@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from broker_schemas.contract import BadField, Order
+from broker_schemas.contract import BadField, Contract, Order
 from workers.models.minimax_music3 import config
 from workers.models.minimax_music3.prompt import build_prompt
 from workers.models.minimax_music3.tokenizer import encode, load_tokenizer
@@ -33,8 +33,8 @@ _REFUSED = {
 _ENVELOPES = 1 << 16  # bytes of a job's log besides its codes and texts
 
 
-class MusicContract:
-    """Implements `broker_schemas.contract.Contract` for a checkpoint, of which it reads configs and the tokenizer.
+class MusicContract(Contract):
+    """The contract of a checkpoint, of which it reads configs and the tokenizer.
 
     Raises:
         ConfigError: the folder is no checkpoint of this family.

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from broker_schemas.events import JobRequested
 from workers.checkpoints import CheckpointError, fill_module, load_component, load_tensors
-from workers.models.family import Drawing, Draws, EmbedTokens
+from workers.models.family import Drawing, Draws, EmbedTokens, Reference
 from workers.models.minimax_music3 import config
 from workers.models.minimax_music3.depth_decoder import DepthDecoder
 from workers.models.minimax_music3.prompt import build_prompt, unconditional
@@ -67,7 +67,7 @@ class MusicTalker:
     def depth(self) -> DepthDecoder:
         return self._depth
 
-    def prompts(self, request: JobRequested) -> list[list[int]]:
+    def prompts(self, request: JobRequested, reference: Reference | None = None) -> list[list[int]]:
         """Token ids of the conditional and the unconditional row."""
         ids = encode(self._tokenizer, build_prompt(request.params["instructions"], request.input))
         return [ids, unconditional(ids)]
@@ -75,7 +75,9 @@ class MusicTalker:
     def max_frames(self, request: JobRequested) -> int:
         return request.params["max_new_tokens"]
 
-    def bind(self, slot: int, request: JobRequested, prompts: list[list[int]]) -> None:
+    def bind(
+        self, slot: int, request: JobRequested, prompts: list[list[int]], reference: Reference | None = None
+    ) -> None:
         self._prompts[slot] = torch.tensor(prompts, device=self._head.device)
 
     def embed_prompt(self, slot: int, row: int, start: int, end: int) -> Tensor:

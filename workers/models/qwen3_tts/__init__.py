@@ -10,7 +10,7 @@ from typing import Any
 
 from broker_schemas.contract import Contract
 from broker_schemas.events import JobRequested
-from workers.models.family import AcousticModel, EmbedTokens, Family, TalkerModel
+from workers.models.family import AcousticModel, EmbedTokens, Family, ReferenceModel, TalkerModel
 from workers.models.qwen3_tts import config
 from workers.talker.windows import RampPlan
 
@@ -37,6 +37,14 @@ def _acoustic(folder: Path, settings: dict[str, Any]) -> AcousticModel:
     return load_acoustic(folder, settings)
 
 
+def _reference(folder: Path, settings: dict[str, Any]) -> ReferenceModel | None:
+    if config.load_config(folder).task != config.BASE:
+        return None
+    from workers.models.qwen3_tts.reference import ReferenceEncoder
+
+    return ReferenceEncoder(folder, {"device": settings.get("device", "cpu")})
+
+
 def _make_checkpoint(folder: Path, size: str, seed: int) -> None:
     from workers.models.qwen3_tts.checkpoint import make_checkpoint
 
@@ -49,7 +57,7 @@ FAMILY = Family(
     longest_span=config.plan().longest_span,
     codebooks=config.CODEBOOKS,
     rows=config.ROWS,
-    talker_components=(config.TOP,),
+    talker_components=(config.TOP, config.SPEECH_TOKENIZER),
     acoustic_components=(config.SPEECH_TOKENIZER,),
     sizes=config.CHECKPOINT_SIZES,
     contract=_contract,
@@ -57,4 +65,5 @@ FAMILY = Family(
     talker=_talker,
     acoustic=_acoustic,
     make_checkpoint=_make_checkpoint,
+    reference=_reference,
 )

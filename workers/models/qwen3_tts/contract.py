@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from broker_schemas.contract import BadField, Order
+from broker_schemas.contract import BadField, Contract, Order
 from workers.models.qwen3_tts import config
 from workers.models.qwen3_tts.prompt import build_prompt, in_context, prompt_length
 from workers.models.qwen3_tts.request_fields import clean, flag, number, spoken_text, whole
@@ -28,8 +28,8 @@ _SAMPLING = {  # published defaults, where the checkpoint's generation_config.js
 }
 
 
-class SpeechContract:
-    """Implements `broker_schemas.contract.Contract` for a checkpoint, of which it reads configs and the tokenizer.
+class SpeechContract(Contract):
+    """The contract of a checkpoint, of which it reads configs and the tokenizer.
 
     A Base checkpoint clones: `voice` then names an uploaded voice, or `ref_audio` brings a recording. Whoever keeps the
     voices resolves either, and gives a voice's own transcript as `ref_text`.
@@ -49,6 +49,8 @@ class SpeechContract:
     def __init__(self, folder: Path, max_model_len: int = config.CONTEXT, model: str = config.MODEL) -> None:
         self.model = model
         self._config = config.load_config(folder)
+        self.voices = tuple(self._config.speakers) if self._config.task == config.CUSTOM_VOICE else ()
+        self.clones = self._config.task == config.BASE
         self._context = min(self._config.talker.max_position_embeddings, max_model_len)
         self._tokenizer = load_tokenizer(folder)
         stated = config.generation_defaults(folder)
@@ -128,7 +130,7 @@ class SpeechContract:
         voice, recording = body.get("voice"), body.get("ref_audio")
         given = recording is not None
         if given and (not isinstance(recording, str) or not recording):
-            raise BadField("ref_audio", "ref_audio must be a recording in base64, or where one lies: a string.")
+            raise BadField("ref_audio", "ref_audio must be a recording in base64, or its address: a string.")
         if given and not _is_default(voice):
             raise BadField("voice", "voice and ref_audio are two voices: send one of them.")
         if not given and (_is_default(voice) or not isinstance(voice, str)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from broker_schemas.events import JobRequested
 from workers.checkpoints import CheckpointError, component_config, fill_module, load_tensors, stated_shapes
+from workers.models.family import Reference
 from workers.models.qwen3_tts import config
 from workers.models.qwen3_tts.mel import log_mel
+from workers.models.qwen3_tts.prompt import in_context
 from workers.models.qwen3_tts.resampling import resample
 from workers.models.qwen3_tts.speaker_encoder import SpeakerEncoder
 from workers.models.qwen3_tts.speech_encoder import SpeechEncoder, SpeechEncoderConfig
@@ -22,17 +24,11 @@ _TOP = "."  # the checkpoint's own config and weights lie beside its components
 _OPTIONS = frozenset({"device"})
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """speaker: (enc_dim,) float32. codes: (frames, 16) int16, 12.5 frames a second; None where only the voice's
-    colour was asked for."""
-
-    speaker: np.ndarray
-    codes: np.ndarray | None
-
-
 class ReferenceEncoder:
-    """Encodes one recording at a time, whole and unpadded, in float32: the same recording gives the same bits."""
+    """Implements `workers.models.family.ReferenceModel`.
+
+    Encodes one recording at a time, whole and unpadded, in float32: the same recording gives the same bits.
+    """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         """Load the encoders of a checkpoint.
@@ -51,6 +47,9 @@ class ReferenceEncoder:
         self._device = torch.device(settings.get("device", "cpu"))
         self._speaker = _load_speaker_encoder(folder, self._device)
         self._speech = _load_speech_encoder(folder, self._device)
+
+    def wants_codes(self, request: JobRequested) -> bool:
+        return in_context(request.params)
 
     def encode(self, pcm: np.ndarray, rate: int, with_codes: bool) -> Reference:
         """(samples,) float32 mono at `rate` Hz; `with_codes` for an in-context clone. See `read_audio` for limits."""

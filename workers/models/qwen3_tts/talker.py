@@ -23,7 +23,7 @@ from workers.runners.torch_qwen3 import Qwen3, Qwen3Config
 from workers.talker.sampling import draw_keys, noise_of_all
 
 if TYPE_CHECKING:
-    from workers.models.qwen3_tts.reference import Reference
+    from workers.models.family import Reference
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _OPTIONS = frozenset({"device", "dtype", "max_jobs"})
