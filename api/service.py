@@ -16,10 +16,12 @@ from api.audio_files import AudioFiles
 from api.auth import Keyring
 from api.errors import ApiError, expired_job, unknown_job, unknown_model
 from api.metrics import Metrics
+from api.reference_hosts import ReferenceHosts
 from api.settings import ApiSettings
 from broker_schemas.connection import Broker
 from broker_schemas.contract import Contract
 from broker_schemas.job import JobState
+from broker_schemas.log import AsyncScripts, Call
 from producer.submit import JobIds, Producer, Unknown, shared_secret
 
 _JOB_ID = re.compile(r"job_[a-z2-7]{32}")
@@ -35,16 +37,28 @@ class Service:
         self.keyring = Keyring(settings.api_keys)
         self.metrics = Metrics()
         self.files = AudioFiles(settings.files_bytes)
+        self.reference_hosts = ReferenceHosts(
+            settings.reference_hosts,
+            max_bytes=settings.voices.recording.max_bytes,
+            timeout_s=settings.reference_timeout_s,
+        )
         self.stopping = asyncio.Event()  # set when the process is about to leave: streams end, jobs go on
         self.started_at = int(time.time())
         self.accepted: set[str] = set()  # live jobs that this process accepted
         self._client: redis.asyncio.Redis | None = None
         self._producer: Producer | None = None
+        self._scripts: AsyncScripts | None = None
 
     def client(self) -> redis.asyncio.Redis:
         if self._client is None:
             self._client = self.broker.async_client()
         return self._client
+
+    async def run(self, call: Call) -> list:
+        """The reply to a script."""
+        if self._scripts is None:
+            self._scripts = AsyncScripts(self.client())
+        return await self._scripts(call)
 
     async def producer(self) -> Producer:
         """This process's producer; raises the broker's ConnectionError while there is none."""
@@ -56,8 +70,16 @@ class Service:
 
     async def close(self) -> None:
         self.files.close()
+        await self.reference_hosts.close()
         if self._client is not None:
             await self._client.aclose()
+
+    @property
+    def max_body_bytes(self) -> int:
+        """Of a request; a recording in base64 takes four bytes for three."""
+        brings = any(contract.clones for contract in self.contracts.values())
+        recording = self.settings.voices.recording.max_bytes * 4 // 3 if brings else 0
+        return self.settings.max_body_bytes + recording
 
     def contract(self, model: str) -> Contract:
         """The contract of a model that requests may name; raises ApiError 404."""

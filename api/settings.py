@@ -12,11 +12,15 @@ from producer.submit import Limits
 
 @dataclass(frozen=True, slots=True)
 class VoiceLimits:
-    """How many voices may be uploaded, by one owner and by all, and what their recordings may hold together."""
+    """How many voices may be uploaded, by one owner and by all, and what their recordings may hold together.
+
+    sent_bytes: what the recordings may hold that requests brought, and that jobs wait to use.
+    """
 
     of_owner: int = 100
     of_all: int = 1_000
     max_bytes: int = 512 << 20
+    sent_bytes: int = 512 << 20
     recording: RecordingLimits = field(default_factory=RecordingLimits)
 
 
@@ -25,6 +29,8 @@ class ApiSettings:
     """Times in seconds, sizes in bytes.
 
     api_keys: each `key` or `owner:key`; none at all leaves the api open, to the one owner "anonymous".
+    reference_hosts: `host` or `host:port`, where recordings may be fetched from; none at all switches that off.
+    max_body_bytes: of a request, besides the recording that it may bring.
     """
 
     api_keys: tuple[str, ...] = ()
@@ -36,5 +42,7 @@ class ApiSettings:
     keep_alive_s: float = 15.0  # the longest silence of an event stream
     broker_patience_s: float = 60.0  # how long an open stream waits for a broker that is away
     voices: VoiceLimits = field(default_factory=VoiceLimits)
+    reference_hosts: tuple[str, ...] = ()
+    reference_timeout_s: float = 10.0  # of a fetch
     files_bytes: int = 1 << 30  # encoded files kept on disk
     name: str = field(default_factory=lambda: f"api-{socket.gethostname()}-{os.getpid()}")

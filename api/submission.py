@@ -15,6 +15,7 @@ from fastapi import Request
 
 from api.encoding import FORMATS
 from api.errors import ApiError, as_api_error, quoted
+from api.references import Reference, find_reference, keep_reference
 from api.service import Service
 from api.trace import traceparent
 from broker_schemas.codec import digest
@@ -34,12 +35,13 @@ _IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A request that can be served. `streamed`: None, "sse" or "audio"."""
+    """A request that can be served. `body`: the digest of what was sent. `streamed`: None, "sse" or "audio"."""
 
-    body: dict[str, Any]
+    body: str
     model: str  # the name it is served under
     contract: Contract
     order: Order
+    reference: Reference | None
     seed: int
     deadline_s: float
     response_format: str | None
@@ -64,7 +66,9 @@ class Ask:
 async def submit(service: Service, request: Request, owner: str, *, route: str) -> tuple[Ask, Submitted]:
     """Read a request and make it a job; raises ApiError, BadField, Full, TooLarge, KeyReused."""
     try:
-        ask = await _ask(service, await _body(request, service.settings.max_body_bytes))
+        ask = await _ask(service, owner, await _body(request, service.max_body_bytes))
+        if ask.reference is not None:
+            await keep_reference(service, ask.reference, ask.deadline_s)
         submitted = await (await service.producer()).submit(
             ask.requested(owner, traceparent(request.headers.getlist("traceparent"))),
             reserve_bytes=ask.order.reserve_bytes,
@@ -124,8 +128,10 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-async def _ask(service: Service, body: dict[str, Any]) -> Ask:
+async def _ask(service: Service, owner: str, body: dict[str, Any]) -> Ask:
     given = {name: value for name, value in body.items() if value is not None}
+    if (voice := _voice_id(given.get("voice"))) is not None:
+        given["voice"] = voice
     model = _text(given, "model", required=True)
     contract = service.contract(model)
     _text(given, "input", required=True)
@@ -137,18 +143,22 @@ async def _ask(service: Service, body: dict[str, Any]) -> Ask:
         "user": _text(given, "user", at_most=512),
         "metadata": _metadata(given),
     }
+    reference = await find_reference(service, owner, given) if contract.clones else None
+    asked = {name: value for name, value in given.items() if name not in _OWN} | {"seed": seed}
     # A tokenizer may take its time. The contract comes first: where it refuses a field it knows what to do instead.
-    order = await asyncio.to_thread(contract.accept, {n: v for n, v in given.items() if n not in _OWN} | {"seed": seed})
+    order = await asyncio.to_thread(contract.accept, reference.stated(asked) if reference else asked)
     known = _COMMON | _OWN | _OPENAI | contract.fields
     for name in given:
         if name not in known:
             raise BadField(name, f"{quoted(name)} means nothing to {model}: leave it out. Known: {_listed(known)}.")
     try:
-        digest(body)
+        sent = digest(body)
     except (TypeError, OverflowError):
         message = "The body has a number of more than 64 bits: send a smaller one."
         raise ApiError(400, message, code="invalid_json") from None
-    return Ask(body=body, model=model, contract=contract, order=order, seed=seed, **own)
+    if reference is not None:
+        order = reference.named(order)
+    return Ask(body=sent, model=model, contract=contract, order=order, reference=reference, seed=seed, **own)
 
 
 def _listed(names: frozenset[str]) -> str:
@@ -166,6 +176,13 @@ def _text(given: Mapping[str, Any], name: str, *, required: bool = False, at_mos
     if at_most is not None and len(value) > at_most:
         raise BadField(name, f"{name} is {len(value)} characters long: at most {at_most} can be taken.")
     return value
+
+
+def _voice_id(voice: Any) -> str | None:
+    """The name in OpenAI's other way to write a voice: {"id": "…"}."""
+    if isinstance(voice, dict) and voice.keys() == {"id"} and isinstance(voice["id"], str):
+        return voice["id"]
+    return None
 
 
 def _seed(given: Mapping[str, Any]) -> int:

@@ -25,7 +25,7 @@ from api.settings import VoiceLimits
 from broker_schemas import keys
 from broker_schemas.contract import BadField
 from broker_schemas.recordings import BadRecording, read_recording
-from broker_schemas.voices import Voice, field
+from broker_schemas.voices import NO_VOICE, Voice, field
 
 _NAME = re.compile(r"\w([\w .-]{0,62}[\w.-])?")
 _MAX_TEXT = 4_000  # characters of a consent or a transcript
@@ -35,10 +35,11 @@ _FIELDS = ("name", "consent", "ref_text", "audio_sample")
 _NO_RETRY = {"x-should-retry": "false"}
 
 _VOICE = {
-    "id": "anna", "object": "audio.voice", "name": "anna", "consent": "Anna N. agreed in writing on 2026-01-05.",
-    "ref_text": "The river knows the way.", "bytes": 240_044, "seconds": 5.0, "sample_rate": 24_000,
-    "sha256": "…", "created_at": 1767225600,
+    "id": "anna", "object": "audio.voice", "kind": "uploaded", "name": "anna",
+    "consent": "Anna N. agreed in writing on 2026-01-05.", "ref_text": "The river knows the way.",
+    "bytes": 240_044, "seconds": 5.0, "sample_rate": 24_000, "sha256": "…", "created_at": 1767225600,
 }  # fmt: skip
+_BUILT_IN = {"id": "vivian", "object": "audio.voice", "kind": "built-in", "name": "vivian", "model": "qwen3_tts"}
 _FORM = {
     "requestBody": {
         "required": True,
@@ -101,13 +102,21 @@ async def upload(request: Request, service: Serving, owner: Owner) -> JSONRespon
 
 @router.get(
     "/v1/audio/voices",
-    summary="List your voices",
-    responses={200: shown("By name", {"object": "list", "data": [_VOICE]}), **errors(401, 503)},
+    summary="List the voices",
+    responses={
+        200: shown("The models' own, then yours", {"object": "list", "data": [_BUILT_IN, _VOICE]}),
+        **errors(401, 503),
+    },
 )
 async def page(service: Serving, owner: Owner) -> dict[str, Any]:
-    voices = _voices(await service.client().hgetall(keys.VOICES))
-    yours = sorted((voice for voice in voices if voice.owner == owner), key=lambda voice: voice.field)
-    return {"object": "list", "data": [_view(voice) for voice in yours]}
+    """The models' own voices by their models, and those that you uploaded, which models that clone can take."""
+    built_in = [
+        {"id": voice, "object": "audio.voice", "kind": "built-in", "name": voice, "model": model}
+        for model, contract in sorted(service.contracts.items())
+        for voice in sorted(contract.voices)
+    ]
+    uploaded = await voices_of(service.client(), owner)
+    return {"object": "list", "data": built_in + [_view(voice) for voice in uploaded]}
 
 
 @router.delete(
@@ -128,6 +137,12 @@ async def find_voice(client: redis.asyncio.Redis, owner: str, name: str) -> Voic
     """The voice that an owner's request names, if it is one of theirs."""
     raw = await client.hget(keys.VOICES, field(owner, name))
     return None if raw is None else Voice.unpacked(raw)
+
+
+async def voices_of(client: redis.asyncio.Redis, owner: str) -> list[Voice]:
+    """An owner's voices, by name."""
+    voices = _voices(await client.hgetall(keys.VOICES))
+    return sorted((voice for voice in voices if voice.owner == owner), key=lambda voice: voice.field)
 
 
 # --- what was sent --------------------------------------------------------------------------------------------------
@@ -198,6 +213,8 @@ def _name(name: str) -> str:
         raise BadField(
             "name", f"name {quoted(name)} cannot be taken: use 1 to 64 letters, digits, spaces, dots, _ and -."
         )
+    if name.casefold() in NO_VOICE:
+        raise BadField("name", f"name {quoted(name)} cannot be taken: it leaves the voice to the model. Take another.")
     return name
 
 
@@ -269,6 +286,7 @@ def _view(voice: Voice) -> dict[str, Any]:
     return {
         "id": voice.name,
         "object": "audio.voice",
+        "kind": "uploaded",
         "name": voice.name,
         "consent": voice.consent,
         "ref_text": voice.ref_text or None,

@@ -201,6 +201,6 @@ def retire(job: str, *, model: str, owner: str, ttl_ms: int, bytes_: int) -> lis
 
 
 def keep_sent_recording(sha256: str, content: bytes, *, ttl_ms: int, max_bytes: int) -> Call:
-    """Keep what a request brought; the reply is [1 or 0, ms until there is room], the latter -1 where there never is."""
+    """Keep what a request brought; the reply is [1 or 0, ms until there is room, or -1: there never is]."""
     names = [keys.sent_recording(sha256), keys.SENT_EXPIRING, keys.SENT_SIZES]
     return Call("sent_recording", names, [sha256, content, ttl_ms, max_bytes])

@@ -9,6 +9,8 @@ from typing import Any
 from broker_schemas import keys
 from broker_schemas.codec import DecodeError, pack, unpack
 
+NO_VOICE = ("", "default")  # what clients send as a voice to leave it to the model; nobody's own voice is called so
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Voice:

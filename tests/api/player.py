@@ -10,7 +10,7 @@ import numpy as np
 
 from broker_schemas import keys, log
 from broker_schemas.codec import Tensor
-from broker_schemas.contract import BadField, Order
+from broker_schemas.contract import BadField, Contract, Order
 from broker_schemas.events import (
     AudioChunk,
     JobAdmitted,
@@ -26,7 +26,7 @@ FRAMES, SAMPLES = 100, 4000  # of a window
 TTL_MS = 60_000
 
 
-class HumContract:
+class HumContract(Contract):
     """A model that hums: takes `instructions` and `max_new_tokens`, and no voice but "default"."""
 
     model = "hum"
