@@ -121,6 +121,14 @@ def test_what_comes_later_changes_nothing_before(decoder) -> None:
             assert not torch.equal(sound, full)
 
 
+def test_nothing_is_seen_before_the_first_frame(decoder) -> None:
+    codes, state = utterances(decoder, 0, frames=15), decoder.init_state(1)
+    sound, _ = decoder.decode(codes, state)
+    for name in [name for name in state if name.endswith((".keys", ".values"))]:
+        state[name] = torch.ones_like(state[name])
+    assert torch.equal(decoder.decode(codes, state)[0], sound)
+
+
 def test_rows_do_not_hear_each_other(decoder) -> None:
     """At one shape a row's bytes are its own, wherever its neighbours stand in their utterances."""
     mine, theirs, others = (utterances(decoder, seed) for seed in (0, 1, 2))
