@@ -222,7 +222,8 @@ def test_a_checkpoint_can_be_read_by_other_users(tiny):
 
 def test_models_are_listed(capsys):
     assert main(["models"]) == 0
-    assert "minimax_music3" in capsys.readouterr().out
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert listed == ["minimax_music3", "qwen3_tts"]
 
 
 def test_health_of_nobody(taken_port, capsys):

@@ -24,7 +24,7 @@ def write(folder: Path, name: str, text: str) -> str:
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_shipped_file_serves_on_every_platform(name, platform):
     settings = load(name, HERE, platform=platform)
-    assert (settings.family, settings.model) == ("minimax_music3", "minimax_music3")
+    assert settings.family == settings.model and name.startswith(settings.family)
     stages = (settings.talker, settings.acoustic)
     assert {stage.options.get("device", "cpu").split(":")[0] for stage in stages} == {platform}
 
@@ -35,6 +35,9 @@ def test_every_shipped_file_serves_on_every_platform(name, platform):
         ("minimax_music3", "torch", "v2"),
         ("minimax_music3_v1", "v1", "v1"),
         ("minimax_music3_2gpu", "torch", "v2"),
+        ("qwen3_tts", "torch", "v2"),
+        ("qwen3_tts_high_concurrency", "torch", "v2"),
+        ("qwen3_tts_2gpu", "torch", "v2"),
     ],
 )
 def test_each_platform_has_its_runner(name, on_cpu, on_cuda):
@@ -42,12 +45,27 @@ def test_each_platform_has_its_runner(name, on_cpu, on_cuda):
     assert load(name, HERE, platform="cuda").talker.model_runner == on_cuda
 
 
-def test_one_card_is_shared_and_two_are_not():
-    one, two = (load(name, HERE, platform="cuda") for name in ("minimax_music3", "minimax_music3_2gpu"))
+@pytest.mark.parametrize(("family", "jobs", "codes"), [("minimax_music3", 16, 1608), ("qwen3_tts", 64, 416)])
+def test_one_card_is_shared_and_two_are_not(family, jobs, codes):
+    one, two = (load(name, HERE, platform="cuda") for name in (family, f"{family}_2gpu"))
     assert one.talker.options["device"] == one.acoustic.options["device"] == "cuda"
     assert (two.talker.options["device"], two.acoustic.options["device"]) == ("cuda", "cuda:1")
     assert one.talker.gpu_memory_utilization < two.talker.gpu_memory_utilization < 1
-    assert (two.acoustic.max_num_seqs, two.acoustic.max_num_batched_tokens) == (16, 16 * 1608)
+    assert (two.acoustic.max_num_seqs, two.acoustic.max_num_batched_tokens) == (jobs, jobs * codes)
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("name", SHIPPED)
+def test_no_row_of_a_shipped_talker_stays_empty_for_the_acoustic_stage(name, platform):
+    """A job counts against `ready_limit` from its first span to its end, so as long as it holds a row."""
+    settings = load(name, HERE, platform=platform)
+    assert settings.talker.max_jobs <= min(settings.talker.ready_limit, settings.acoustic.max_num_seqs)
+
+
+def test_high_concurrency_is_of_more_rows():
+    usual, high = (load(f"qwen3_tts{name}", HERE, platform="cuda") for name in ("", "_high_concurrency"))
+    assert high.talker.max_jobs > usual.talker.max_jobs
+    assert high.talker.options == usual.talker.options
 
 
 def test_what_the_api_reads_is_the_same_on_every_platform():
