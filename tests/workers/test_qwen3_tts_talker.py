@@ -322,29 +322,23 @@ def voice(seed: int, frames: int) -> Reference:
     return Reference(generator.normal(0, 0.5, 64).astype(np.float32), codes)
 
 
-def clone(job: str, reference: Reference, **params) -> tuple[FrameHistory, Reference]:
+def clone(job: str, reference: Reference, **params) -> FrameHistory:
     asked = {"task_type": "base", "ref_text": "This is me.", "x_vector_only_mode": False, "non_streaming_mode": False}
-    return utterance(job, "What I say now.", **asked | params), reference
+    history = utterance(job, "What I say now.", **asked | params)
+    history.reference = reference
+    return history
 
 
-def clone_together(monkeypatch, cloner: SpeechTalker, *clones: tuple[FrameHistory, Reference]) -> list[list[list[int]]]:
-    references = {history.request.input + str(history.request.seed): reference for history, reference in clones}
-    bind = cloner.bind
-
-    def bind_with_reference(slot, request, prompts):
-        bind(slot, request, prompts, references[request.input + str(request.seed)])
-
-    with monkeypatch.context() as patched:
-        patched.setattr(cloner, "bind", bind_with_reference)
-        runner = new_runner(cloner, prefill_chunk=8, chunks_a_step=2)
-        for history, reference in clones:
-            runner.admit(history, cloner.prompts(history.request, reference))
-            runner.step()
-        finish(runner, *(history for history, _ in clones))
-    return [codes(history) for history, _ in clones]
+def clone_together(cloner: SpeechTalker, *clones: FrameHistory) -> list[list[list[int]]]:
+    runner = new_runner(cloner, prefill_chunk=8, chunks_a_step=2)
+    for history in clones:
+        runner.admit(history, cloner.prompts(history.request, history.reference))
+        runner.step()
+    finish(runner, *clones)
+    return [codes(history) for history in clones]
 
 
-def test_clones_of_different_voices_at_once(monkeypatch, cloner):
+def test_clones_of_different_voices_at_once(cloner):
     """One of them has as many reference frames as its text has tokens, one its voice's colour only."""
     tokens = len(cloner._tokenizer.encode("This is me.What I say now.").ids)
     asked = [
@@ -353,18 +347,19 @@ def test_clones_of_different_voices_at_once(monkeypatch, cloner):
         (voice(3, 31), {"seed": 3}),
     ]
     alone = [
-        clone_together(monkeypatch, cloner, clone(f"alone {i}", reference, **params))[0]
+        clone_together(cloner, clone(f"alone {i}", reference, **params))[0]
         for i, (reference, params) in enumerate(asked)
     ]
     clones = [clone(f"together {i}", reference, **params) for i, (reference, params) in enumerate(asked)]
-    assert clone_together(monkeypatch, cloner, *clones) == alone
-    [other_voice] = clone_together(monkeypatch, cloner, clone("other voice", voice(4, tokens), seed=1))
+    assert clone_together(cloner, *clones) == alone
+    [other_voice] = clone_together(cloner, clone("other voice", voice(4, tokens), seed=1))
     assert other_voice != alone[0]
 
 
 def test_a_clones_prompt_has_its_speaker_and_its_frames(cloning_folder, cloner):
     weights = load_file(cloning_folder / "model.safetensors")
-    history, reference = clone("a", voice(5, 40))
+    reference = voice(5, 40)
+    history = clone("a", reference)
     cloner.bind(1, history.request, cloner.prompts(history.request, reference), reference)
     length = len(cloner.prompts(history.request, reference)[0])
     embeds = cloner.embed_prompt(1, 0, 0, length)
@@ -379,7 +374,8 @@ def test_a_clones_prompt_has_its_speaker_and_its_frames(cloning_folder, cloner):
 
 
 def test_a_clone_without_what_it_needs_is_refused(cloner):
-    history, reference = clone("a", voice(6, 4))
+    reference = voice(6, 4)
+    history = clone("a", reference)
     with pytest.raises(ValueError, match="needs its reference"):
         cloner.prompts(history.request)
     with pytest.raises(ValueError, match="codes"):
