@@ -83,6 +83,8 @@ def _model(service: Service, name: str, contract: Contract) -> dict[str, Any]:
         "sample_rate": contract.sample_rate,
         "channels": contract.channels,
         "frame_rate": contract.frame_rate,
+        "voices": sorted(contract.voices),
+        "clones": contract.clones,
         "fields": sorted({"model", "input", "seed"} | contract.fields),
         "response_formats": list(FORMATS),
     }

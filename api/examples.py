@@ -35,7 +35,12 @@ def _body(*, stream_note: str, response_format: str) -> dict[str, Any]:
         "model": {"type": "string", "description": "One of GET /v1/models."},
         "input": {"type": "string", "description": "The text to speak, or the lyrics to sing."},
         "instructions": {"type": "string", "description": "How it is to sound; a song's caption."},
-        "voice": {"type": "string", "description": "For models with voices; OpenAI's clients always send one."},
+        "voice": {"type": "string", "description": "For models with voices; GET /v1/audio/voices lists them."},
+        "ref_audio": {
+            "type": "string",
+            "description": "For models that clone, in place of voice: base64, a data: URI, or an https URL.",
+        },
+        "ref_text": {"type": "string", "description": "What the recording says; without it, the voice's own."},
         "seed": {"type": "integer", "minimum": 0, "description": "Same seed, same bytes. Drawn where it is missing."},
         "max_new_tokens": {"type": "integer", "minimum": 1, "description": "The most frames, for models that take it."},
         "response_format": {

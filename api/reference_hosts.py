@@ -42,7 +42,7 @@ class ReferenceHosts:
     def __init__(self, entries: Iterable[str] = (), *, max_bytes: int, timeout_s: float) -> None:
         self._ports: dict[str, set[int | None]] = {}
         for entry in entries:
-            host, port = _parsed(entry)
+            host, port = parsed(entry)
             self._ports.setdefault(host, set()).add(port)
         self._addresses = {address for address in map(_address, self._ports) if address is not None}
         self._max_bytes = max_bytes
@@ -60,6 +60,8 @@ class ReferenceHosts:
                 return await self._fetch(httpx.URL(url))
         except (httpx.InvalidURL, UnicodeError):
             raise _refused(f"ref_audio {quoted(url)} is no URL that can be used.") from None
+        except socket.gaierror:
+            raise _unreachable("its host has no address") from None
         except TimeoutError:
             raise _unreachable(f"it took over {self._timeout_s:g} s") from None
         except (httpx.HTTPError, OSError) as error:
@@ -114,8 +116,9 @@ class ReferenceHosts:
             raise _refused("ref_audio must be an https URL.")
         if url.userinfo:
             raise _refused("ref_audio must be a URL without a user's name or password.")
+        port = url.port or _PORTS[url.scheme]
         ports = self._ports.get(host, set())
-        if not (url.port in ports or (url.port == _PORTS[url.scheme] and None in ports)):
+        if not (port in ports or (None in ports and port == _PORTS[url.scheme])):
             asked = quoted(url.netloc.decode())
             raise _refused(
                 f"ref_audio cannot be fetched from {asked}: ask the operator to allow the host, or send base64."
@@ -162,8 +165,8 @@ def _embedded(address: Address) -> list[Address]:
     return [inner for inner in (address.ipv4_mapped, address.sixtofour, nat64) if inner is not None]
 
 
-def _parsed(entry: str) -> tuple[str, int | None]:
-    """(host, port) of an entry; raises ValueError."""
+def parsed(entry: str) -> tuple[str, int | None]:
+    """(host, port) of an entry, no port being the scheme's own; raises ValueError."""
     found = _ENTRY.fullmatch(entry)
     if found is None:
         raise ValueError(f"{entry!r} is no host: write host or host:port, without a scheme")

@@ -43,12 +43,11 @@ class Reference:
         """The request as the contract is to see it."""
         if self.content is not None:
             return {**given, "ref_audio": self.sha256}
-        return {"ref_text": self.ref_text, **given}
+        return {**given, "ref_text": given.get("ref_text") or self.ref_text}
 
     def named(self, order: Order) -> Order:
         """The order with the recording's name in place of the voice's."""
-        params = order.params | {"voice": "", "ref_audio": self.sha256}
-        return replace(order, params=params, reserve_bytes=order.reserve_bytes + len(self.sha256))
+        return replace(order, params=order.params | {"voice": "", "ref_audio": self.sha256})
 
 
 async def find_reference(service: Service, owner: str, given: Mapping[str, Any]) -> Reference | None:

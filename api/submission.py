@@ -29,7 +29,7 @@ _OWN = frozenset({"response_format", "stream", "stream_format", "deadline_s", "u
 _OPENAI = frozenset({"voice", "instructions", "speed"})
 _STREAM_FORMATS = ("sse", "audio")
 _DRAWN_SEEDS = 1 << 53  # seeds are drawn below what JavaScript's numbers hold exactly
-_DRAINED = 32  # times the limit: what is read of a body that is too large, as a client hears nothing while it sends
+_DRAINED = 32 << 20  # bytes that are read of a body that is too large, as a client hears nothing while it sends
 _IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 
@@ -41,7 +41,6 @@ class Ask:
     model: str  # the name it is served under
     contract: Contract
     order: Order
-    reference: Reference | None
     seed: int
     deadline_s: float
     response_format: str | None
@@ -66,9 +65,9 @@ class Ask:
 async def submit(service: Service, request: Request, owner: str, *, route: str) -> tuple[Ask, Submitted]:
     """Read a request and make it a job; raises ApiError, BadField, Full, TooLarge, KeyReused."""
     try:
-        ask = await _ask(service, owner, await _body(request, service.max_body_bytes))
-        if ask.reference is not None:
-            await keep_reference(service, ask.reference, ask.deadline_s)
+        ask, reference = await _ask(service, owner, await _body(request, service.max_body_bytes))
+        if reference is not None:
+            await keep_reference(service, reference, ask.deadline_s)
         submitted = await (await service.producer()).submit(
             ask.requested(owner, traceparent(request.headers.getlist("traceparent"))),
             reserve_bytes=ask.order.reserve_bytes,
@@ -104,7 +103,7 @@ async def _body(request: Request, limit: int) -> dict[str, Any]:
         size += len(piece)
         if size <= limit:
             raw += piece
-        elif size > limit * _DRAINED:
+        elif size > limit + _DRAINED:
             break
     if size > limit:
         raise ApiError(413, f"The body is over {limit} bytes: shorten it.", code="body_too_large")
@@ -128,7 +127,7 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-async def _ask(service: Service, owner: str, body: dict[str, Any]) -> Ask:
+async def _ask(service: Service, owner: str, body: dict[str, Any]) -> tuple[Ask, Reference | None]:
     given = {name: value for name, value in body.items() if value is not None}
     if (voice := _voice_id(given.get("voice"))) is not None:
         given["voice"] = voice
@@ -158,7 +157,7 @@ async def _ask(service: Service, owner: str, body: dict[str, Any]) -> Ask:
         raise ApiError(400, message, code="invalid_json") from None
     if reference is not None:
         order = reference.named(order)
-    return Ask(body=sent, model=model, contract=contract, order=order, reference=reference, seed=seed, **own)
+    return Ask(body=sent, model=model, contract=contract, order=order, seed=seed, **own), reference
 
 
 def _listed(names: frozenset[str]) -> str:

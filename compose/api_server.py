@@ -44,4 +44,5 @@ def _api_settings(args: argparse.Namespace) -> ApiSettings:
         api_keys=tuple(args.api_keys or ()),
         limits=Limits(max_jobs=args.max_jobs, max_bytes=args.max_bytes, ttl_s=args.ttl),
         deadline_s=args.deadline,
+        reference_hosts=tuple(args.reference_hosts or ()),
     )

@@ -83,6 +83,15 @@ def _keys(text: str) -> list[str]:
     return keys
 
 
+def _hosts(text: str) -> list[str]:
+    from api.reference_hosts import parsed  # by those who allow hosts
+
+    hosts = [part.strip() for part in text.split(",") if part.strip()]
+    for host in hosts:
+        parsed(host)
+    return hosts
+
+
 def _numbers(text: str) -> list[int]:
     return [_positive(part.strip()) for part in text.split(",")]
 
@@ -210,6 +219,15 @@ SETTINGS = (
         "how long a job may take where its request says nothing, in seconds",
         "S",
         _seconds,
+    ),
+    Setting(
+        "reference_hosts",
+        ("up", "api"),
+        None,
+        "hosts that recordings to clone may be fetched from, where `ref_audio` is an https URL: `host` or `host:port`, "
+        "separated by commas; a private address must be listed beside its name. Nothing is fetched where none is given",
+        "HOSTS",
+        _hosts,
     ),
     Setting(
         "grace",

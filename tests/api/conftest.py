@@ -51,8 +51,8 @@ class Api:
 
 
 @asynccontextmanager
-async def serving(broker, **changes):
-    app = create_app(broker, {"hum": HumContract()}, replace(SETTINGS, **changes))
+async def serving(broker, contracts=None, **changes):
+    app = create_app(broker, contracts or {"hum": HumContract()}, replace(SETTINGS, **changes))
     server = Server(config(app, host="127.0.0.1", port=0, log_level="warning", grace_s=60))
     task = asyncio.create_task(server.serve())
     while not server.started:
