@@ -20,10 +20,9 @@ from transformers import (
 from broker_schemas.events import JobRequested
 from tests.tiny_checkpoint import tiny_checkpoint
 from workers.checkpoints import CheckpointError
-from workers.models.family import Drawing
+from workers.models.family import Drawing, Reference
 from workers.models.qwen3_tts import config
 from workers.models.qwen3_tts.checkpoint import make_checkpoint
-from workers.models.family import Reference
 from workers.models.qwen3_tts.sampling import Sampling, penalise, seen_codes
 from workers.models.qwen3_tts.talker import SpeechTalker, load_talker
 from workers.runners.torch_runner import TorchRunner
