@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from workers.runners.torch_qwen3 import Qwen3, Qwen3Config
+from workers.runners.torch_qwen3 import Qwen3, Qwen3Attention, Qwen3Config
 
 _ROWS_AT_ONCE = 4096  # of a table that is projected when it is loaded
 
@@ -25,6 +25,42 @@ class _Decoder(Qwen3):
         super().__init__(config)
         del self.embed_tokens
         self.codec_embedding = nn.ModuleList(nn.Embedding(config.vocab_size, width) for _ in range(codebooks - 1))
+
+
+class _Attention(nn.Module):
+    """Qwen3's attention over a frame's few positions, in few kernels.
+
+    The norms of queries and keys are one, and their weights lie in the rotation's tables.
+    """
+
+    def __init__(self, published: Qwen3Attention, rotary: tuple[Tensor, Tensor]) -> None:
+        """Takes over the weights of the published module, which must be fused."""
+        super().__init__()
+        self.qkv_proj, self.o_proj = published.qkv_proj, published.o_proj
+        self.kv_heads, self.head_dim, self.eps = published.kv_heads, published.head_dim, published.q_norm.eps
+        weight = torch.stack((published.q_norm.weight,) * published.heads + (published.k_norm.weight,) * self.kv_heads)
+        sign = torch.ones_like(weight)
+        sign[:, : self.head_dim // 2] = -1
+        # (positions, heads + kv_heads, head_dim): of each number itself, and of the one that it is turned with
+        self.own = rotary[0][:, None] * weight
+        self.other = rotary[1][:, None] * weight.roll(self.head_dim // 2, dims=-1) * sign
+
+    def forward(self, x: Tensor, cache: Tensor, start: int) -> Tensor:
+        positions, end = x.shape[1], start + x.shape[1]
+        heads = self.qkv_proj(x).unflatten(-1, (-1, self.head_dim))  # (rows, positions, all heads, head_dim)
+        normed = F.rms_norm(heads[:, :, : -self.kv_heads], (self.head_dim,), eps=self.eps)
+        turned = normed.roll(self.head_dim // 2, dims=-1)
+        turned = torch.addcmul(normed * self.own[start:end], turned, self.other[start:end])
+        cache[0, :, :, start:end] = turned[:, :, -self.kv_heads :].transpose(1, 2)
+        cache[1, :, :, start:end] = heads[:, :, -self.kv_heads :].transpose(1, 2)
+        # Queries that share a key head are stacked, so that each key head meets its queries in one product.
+        queries = turned[:, :, : -self.kv_heads].unflatten(2, (self.kv_heads, -1)).permute(0, 2, 3, 1, 4)
+        group = queries.shape[2]
+        seen = None  # a single position sees all before it
+        if positions > 1:
+            seen = torch.ones(positions, end, dtype=torch.bool, device=x.device).tril_(start).repeat(group, 1)
+        attended = F.scaled_dot_product_attention(queries.flatten(2, 3), *cache[..., :end, :], attn_mask=seen)
+        return self.o_proj(attended.unflatten(2, (group, positions)).permute(0, 3, 1, 2, 4).flatten(2))
 
 
 class CodePredictor(nn.Module):
@@ -57,7 +93,9 @@ class CodePredictor(nn.Module):
         self._projected = self.project_table(self.embeddings)
         device = self.embeddings.device
         self._offsets = torch.arange(self.codebooks - 1, device=device) * self.codes
-        self._rotary = self.model.rotary(torch.arange(self.codebooks, device=device))
+        rotary = self.model.rotary(torch.arange(self.codebooks, device=device))
+        for layer in self.model.layers:
+            layer.self_attn = _Attention(layer.self_attn, rotary)
         return self
 
     def project(self, x: Tensor) -> Tensor:
@@ -93,21 +131,7 @@ class CodePredictor(nn.Module):
         Returns:
             (rows, hidden); the head of codebook `start + positions - 1` turns it into logits.
         """
-        rows, positions, _ = inputs.shape
-        end = start + positions
-        seen = torch.ones(positions, end, dtype=torch.bool, device=inputs.device).tril_(start)
-
-        def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-            cached = cache[layer]
-            for which, new in enumerate((keys, values)):
-                cached[which, :, :, start:end] = new.unflatten(0, (rows, positions)).transpose(1, 2)
-            # Queries that share a key head are stacked, so that each key head meets its queries in one product.
-            grouped = queries.view(rows, positions, cached.shape[2], -1, queries.shape[-1])
-            grouped = grouped.permute(0, 2, 3, 1, 4).flatten(2, 3)
-            group = grouped.shape[2] // positions
-            mask = seen.repeat(group, 1) if positions > 1 else None  # a single position sees all before it
-            attended = F.scaled_dot_product_attention(grouped, *cached[..., :end, :], attn_mask=mask)
-            return attended.unflatten(2, (group, positions)).permute(0, 3, 1, 2, 4).reshape(rows * positions, -1)
-
-        rotary = tuple(table[start:end].repeat(rows, 1) for table in self._rotary)
-        return self.model(inputs.flatten(0, 1), rotary, attend).view(rows, positions, -1)[:, -1]
+        for layer, cached in zip(self.model.layers, cache, strict=True):
+            inputs = inputs + layer.self_attn(layer.input_layernorm(inputs), cached, start)
+            inputs = inputs + layer.mlp(layer.post_attention_layernorm(inputs))
+        return self.model.norm(inputs[:, -1])
