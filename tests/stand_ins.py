@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,7 +19,7 @@ import numpy as np
 from broker_schemas.events import JobRequested
 from tests.waiting import PATIENCE_S
 from workers.acoustic.worker import AcousticWorker
-from workers.models.family import Family, Reference
+from workers.models.family import Decoded, Dropped, Family, Reference, Window
 from workers.owning import Ownership, worker_name
 from workers.settings import AcousticSettings, LeaseSettings, TalkerSettings
 from workers.sweep import Sweeper
@@ -119,21 +119,32 @@ class InstantAcoustic:
     width: int = WIDTH
     keeps_state: bool = True
     own: int | None = PLAN.hop  # frames of a window that its successor does not decode; None: all
+    batch: int = 1
     window_s: float = 0.0
     solver_steps: int = 4
     after_window: Callable[[int], None] = lambda index: None
+    batches: list[int] = field(default_factory=list)  # how many windows each call had
 
-    def window(
-        self, conditioning: np.ndarray, *, index: int, last: bool, seed: int, state: dict[str, Any], check
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+    def windows(self, asked: Sequence[Window]) -> list[Decoded | None]:
+        self.batches.append(len(asked))
+        decoded = []
+        for window in asked:
+            try:
+                decoded.append(self.decode(window))
+            except Dropped:
+                decoded.append(None)
+        return decoded
+
+    def decode(self, window: Window) -> Decoded:
         for _ in range(self.solver_steps):
-            check()
+            window.check()
             time.sleep(self.window_s / self.solver_steps)
-        frames = conditioning if last else conditioning[: self.own]
-        chain = hashlib.sha256(conditioning.tobytes() + state.get("chain", np.zeros(1, np.uint8)).tobytes()).digest()
-        sound = _noise("sound", seed, chain, count=2 * RATE * len(frames)).astype("<i2").reshape(-1, 2)
-        self.after_window(index)
-        return sound, {"chain": np.frombuffer(chain, np.uint8)}
+        before = window.state.get("chain", np.zeros(1, np.uint8))
+        frames = window.frames if window.last else window.frames[: self.own]
+        chain = hashlib.sha256(window.frames.tobytes() + before.tobytes()).digest()
+        sound = _noise("sound", window.seed, chain, count=2 * RATE * len(frames)).astype("<i2").reshape(-1, 2)
+        self.after_window(window.index)
+        return Decoded(sound, {"chain": np.frombuffer(chain, np.uint8)})
 
 
 def request(seed: int = 1, frames: int = 430, **changes: Any) -> JobRequested:

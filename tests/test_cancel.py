@@ -30,12 +30,12 @@ class EndlessSecondWindow(InstantAcoustic):
         super().__init__()
         self.in_second = threading.Event()
 
-    def window(self, conditioning, *, index, check, **kwargs):
-        while index == 1:
+    def decode(self, window):
+        while window.index == 1:
             self.in_second.set()
-            check()
+            window.check()
             time.sleep(0.01)
-        return super().window(conditioning, index=index, check=check, **kwargs)
+        return super().decode(window)
 
 
 async def test_queued(producer, broker):

@@ -10,6 +10,7 @@ from broker_schemas import keys
 from broker_schemas.job import Status, fold
 from tests.stand_ins import RAMP, SPEECH, InstantAcoustic, acoustic, running, talker
 from tests.test_pipeline import listen, sha256, submit
+from tests.waiting import reach
 
 LENGTHS = [1, 2, 3, 4, 7, 8, 31, 32, 56, 57, 100]
 
@@ -74,3 +75,28 @@ async def test_a_successor_decodes_what_is_out_again_and_its_bytes_go_on(produce
     assert [hashlib.sha256(chunk.pcm).hexdigest() for chunk in chunks] == [
         hashlib.sha256(chunk.pcm).hexdigest() for chunk in undisturbed
     ]
+
+
+async def test_windows_of_several_jobs_are_decoded_at_once_and_a_broken_one_breaks_no_other(producer, broker):
+    seeds = range(1, 7)
+    with running(*workers(broker)):
+        jobs = [await submit(producer, frames=90, seed=seed) for seed in seeds]
+        alone = [sha256((await listen(producer, job))[1]) for job in jobs]
+
+    def break_one(index: int) -> None:
+        if index == 3 and len(model_.batches) > 1 and model_.batches[-1] > 1 and not broken:
+            broken.append(index)
+            raise RuntimeError("this batch was too much")
+
+    broken: list[int] = []
+    model_ = model(batch=4, after_window=break_one)
+    with running(talker(broker, family=SPEECH)):
+        jobs = [await submit(producer, frames=90, seed=seed) for seed in seeds]
+        for job in jobs:
+            await reach(producer, job, lambda state: state.terminal)
+        with running(acoustic(broker, family=SPEECH, model=model_)):
+            heard = [await listen(producer, job) for job in jobs]
+    assert [fold(events).status for events, _ in heard] == [Status.COMPLETED] * len(seeds)
+    assert [sha256(chunks) for _, chunks in heard] == alone
+    assert broken and max(model_.batches) == 4
+    assert all(fold(events).attempts["acoustic"] == 1 for events, _ in heard)  # it was no strike against anybody

@@ -111,9 +111,9 @@ async def test_windows_are_decoded_one_at_a_time_for_who_runs_dry_first(producer
     order: list[str] = []
 
     class Watched(InstantAcoustic):
-        def window(self, conditioning, *, seed, **kwargs):
-            order.append(f"{seed}:{kwargs['index']}")
-            return super().window(conditioning, seed=seed, **kwargs)
+        def decode(self, window):
+            order.append(f"{window.seed}:{window.index}")
+            return super().decode(window)
 
     jobs = [await submit(producer, seed=seed, frames=430) for seed in range(3)]
     with running(talker(broker)):

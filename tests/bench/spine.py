@@ -31,7 +31,7 @@ from tests.chaos.conftest import Nursery
 from tests.redis_server import RedisServer
 from tests.tiny_checkpoint import tiny_checkpoint
 from workers import run
-from workers.models.family import load_family
+from workers.models.family import Window, load_family
 from workers.settings import load
 from workers.talker.frames import FrameHistory
 
@@ -83,7 +83,7 @@ async def per_window(producer: Producer, nursery: Nursery, songs: int) -> dict[s
 
 def direct(talker: run.LoadedTalker, acoustic: run.LoadedAcoustic, order) -> tuple[float, float]:
     """(seconds to the first chunk, to the end) of the same torch code, with nothing around it."""
-    plan = load_family("minimax_music3").plan
+    plan = load_family("minimax_music3").plan(order)
     history = FrameHistory(
         "direct", order, order.params["max_new_tokens"], talker.model.lead, forced=np.empty((0, 0), np.int16)
     )
@@ -98,9 +98,8 @@ def direct(talker: run.LoadedTalker, acoustic: run.LoadedAcoustic, order) -> tup
         if windows < done:
             start, end = plan.bounds(windows, history.frames)
             last = bool(history.reason) and windows + 1 == done
-            _, state = acoustic.model.window(
-                np.stack(frames[start:end]), index=windows, last=last, seed=order.seed, state=state, check=lambda: None
-            )
+            window = Window(np.stack(frames[start:end]), windows, last, order.seed, state, check=lambda: None)
+            [(_, state)] = acoustic.model.windows([window])
             windows += 1
             first = first or time.perf_counter() - began
             if last:

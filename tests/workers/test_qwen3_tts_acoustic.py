@@ -174,7 +174,7 @@ def test_windows_decoded_together_have_the_bytes_that_they_have_alone(checkpoint
     for seed, index in enumerate((3, 0, 5, 3, 3, 3, 6)):  # four of one length, in two calls
         cut, state = begun(acoustic, seed, index)
         reference = utterance(30, seed=9) if index == 0 else None
-        asked.append(Window(cut[index], index, index == len(cut) - 1, state, never, reference))
+        asked.append(Window(cut[index], index, index == len(cut) - 1, 0, state, never, reference))
     for window, together in zip(asked, acoustic.windows(asked), strict=True):
         [alone] = acoustic.windows([window])
         assert together.pcm.tobytes() == alone.pcm.tobytes()
@@ -195,7 +195,7 @@ def test_a_dropped_window_harms_no_other(checkpoint, device) -> None:
     def dropped() -> None:
         raise Dropped
 
-    asked = [Window(utterance(2, seed), 0, True, {}, dropped if seed == 1 else never) for seed in range(3)]
+    asked = [Window(utterance(2, seed), 0, True, 0, {}, dropped if seed == 1 else never) for seed in range(3)]
     first, second, third = acoustic.windows(asked)
     assert second is None
     for seed, decoded in ((0, first), (2, third)):

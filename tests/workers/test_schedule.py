@@ -2,7 +2,8 @@ from workers.acoustic.schedule import Waiting, first_to_run_dry
 
 
 def choose(*jobs: Waiting, window_s: float = 1.0) -> str:
-    return first_to_run_dry(jobs, window_s).job
+    [first] = first_to_run_dry(jobs, window_s)
+    return first.job
 
 
 def playing(job: str, dry_at: float) -> Waiting:
@@ -34,14 +35,14 @@ def test_a_newcomer_is_not_put_off_for_ever():
         jobs = [Waiting(name, 0, 0.0, seconds) for name, seconds in players.items()]
         if choose(*jobs, fresh("new", 0)) == "new":
             return
-        first = first_to_run_dry(jobs, 1.0).job
+        first = first_to_run_dry(jobs, 1.0)[0].job
         players[first] += 4.0
         clock += 1.0
     raise AssertionError(clock)
 
 
 def test_nobody_waits():
-    assert first_to_run_dry([], 1.0) is None
+    assert first_to_run_dry([], 1.0) == []
 
 
 def test_ties_are_broken_the_same_way_everywhere():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from heapq import nsmallest
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,6 @@ class Waiting:
         return self.heard_from + self.seconds
 
 
-def first_to_run_dry(waiting: Iterable[Waiting], window_s: float) -> Waiting | None:
-    """The most urgent job; `window_s` is how long a window takes to decode."""
-    return min(waiting, key=lambda job: (job.dry_at(window_s), job.since, job.job), default=None)
+def first_to_run_dry(waiting: Iterable[Waiting], window_s: float, count: int = 1) -> list[Waiting]:
+    """The `count` most urgent jobs, or as many as there are; `window_s` is how long a window takes to decode."""
+    return nsmallest(count, waiting, key=lambda job: (job.dry_at(window_s), job.since, job.job))

@@ -1,4 +1,4 @@
-"""The acoustic worker: one window at a time, for whoever runs dry first."""
+"""The acoustic worker: a window at a time, or of several jobs at once, for whoever runs dry first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from broker_schemas.job import BrokenLog, fold
 from workers.acoustic.carry import Carry
 from workers.acoustic.conditioning import Conditioning, Frames, LoggedCodes, MissingFrames
 from workers.acoustic.schedule import Waiting, first_to_run_dry
-from workers.models.family import AcousticModel, Dropped, Family
+from workers.models.family import AcousticModel, Decoded, Dropped, Family, Window
 from workers.owning import Owned, Ownership
 from workers.settings import AcousticSettings
 from workers.talker.windows import Plan
@@ -56,7 +56,7 @@ class Sounding:
 
 
 class AcousticWorker:
-    """The main loop: read what is new, choose a window, decode it, publish the chunk with the carry."""
+    """The main loop: read what is new, choose windows, decode them, publish each chunk with its carry."""
 
     def __init__(self, ownership: Ownership, model: AcousticModel, family: Family, settings: AcousticSettings) -> None:
         self._ownership = ownership
@@ -75,10 +75,10 @@ class AcousticWorker:
         self._drop_over()
         self._admit()
         self._read_news()
-        sounding = self._next()
-        if sounding is None:
+        soundings = self._next()
+        if not soundings:
             return False
-        self._decode(sounding, stop)
+        self._decode(soundings, stop)
         return True
 
     # --- which job ----------------------------------------------------------------------------------------------------
@@ -157,67 +157,86 @@ class AcousticWorker:
             owned.newest = entries[-1][1][b"e"]
             sounding.conditioning.take(events)
 
-    def _next(self) -> Sounding | None:
+    def _next(self) -> list[Sounding]:
         ready = [
             Waiting(job, sounding.since, sounding.heard_from, sounding.carry.samples / self._model.sample_rate)
             for job, sounding in self._sounding.items()
             if sounding.carry.windows < sounding.windows and not (sounding.done or sounding.owned.lease.over)
         ]
-        chosen = first_to_run_dry(ready, self._window_s)
-        return self._sounding[chosen.job] if chosen else None
+        return [self._sounding[chosen.job] for chosen in first_to_run_dry(ready, self._window_s, self._model.batch)]
 
-    # --- one window ---------------------------------------------------------------------------------------------------
+    # --- a window of each ---------------------------------------------------------------------------------------------
 
-    def _decode(self, sounding: Sounding, stop: threading.Event) -> None:
-        owned, carry, plan = sounding.owned, sounding.carry, sounding.plan
-        state, index = owned.state, sounding.carry.windows
-        _, end = plan.bounds(index, state.frames)
-        last = state.terminal and index + 1 == plan.count(state.frames)
-        began = time.monotonic()
+    def _decode(self, soundings: list[Sounding], stop: threading.Event) -> None:
+        began, asked = time.monotonic(), {}
+        for sounding in soundings:
+            try:
+                self._catch_up(sounding, stop)
+                asked[sounding.job] = self._window(sounding, stop)
+            except Dropped:
+                continue
+            except MissingFrames as error:
+                self._miss(sounding, error)
+            except redis.RedisError as error:
+                logger.warning("the broker is away: %s", error)
+                self._ownership.signals.wait(_AWAY_S)
+            except Exception as error:
+                self._give_up(sounding, error)
+        soundings = [sounding for sounding in soundings if sounding.job in asked]
+        if not soundings:
+            return
         try:
-            while sounding.decoded < index:  # windows that another worker decoded, whose sound is out
-                self._window(sounding, stop, last=False)
-            pcm = self._window(sounding, stop, last=last)
-        except Dropped:
-            return
-        except MissingFrames as error:
-            self._miss(sounding, error)
-            return
-        except redis.RedisError as error:
-            logger.warning("the broker is away: %s", error)
-            self._ownership.signals.wait(_AWAY_S)
-            return
+            decoded = self._model.windows(list(asked.values()))
         except Exception as error:
-            del self._sounding[owned.job]
-            self._ownership.give_up(owned, error)
+            if len(soundings) == 1:
+                self._give_up(soundings[0], error)
+            else:  # whose fault it was shows when each is decoded alone, which gives the same bytes
+                logger.warning("a batch of windows broke: %s", error)
+                for sounding in soundings:
+                    self._decode([sounding], stop)
             return
         self._window_s += 0.2 * (time.monotonic() - began - self._window_s)
-        after = Carry(index + 1, carry.samples + len(pcm))
-        if self._model.keeps_state:
-            next_start, _ = plan.bounds(index + 1, state.frames)
-            after.shared = None if last else sounding.conditioning.frames(next_start, end)
-            after.state = sounding.state
-        sounding.carry = after
-        self._publish(sounding, carry.samples, pcm, last=last, end=end)
+        for sounding, own in zip(soundings, decoded, strict=True):
+            if own is not None:
+                self._take(sounding, asked[sounding.job], own)
 
-    def _window(self, sounding: Sounding, stop: threading.Event, *, last: bool) -> np.ndarray:
-        """Decode the job's next window; its sound. Raises what `AcousticModel.window` and `frames` raise."""
-        state, index = sounding.owned.state, sounding.decoded
-        start, end = sounding.plan.bounds(index, state.frames)
-        primed = {}
-        if index == 0 and state.reference is not None and state.reference.codes is not None:
-            primed["reference"] = state.reference.codes.numpy()
-        pcm, sounding.state = self._model.window(
-            sounding.conditioning.frames(start, end),
-            index=index,
-            last=last,
+    def _catch_up(self, sounding: Sounding, stop: threading.Event) -> None:
+        """Decode again what another worker has decoded, and whose sound is out. Raises Dropped."""
+        while sounding.decoded < sounding.carry.windows:
+            [again] = self._model.windows([self._window(sounding, stop)])
+            if again is None:
+                raise Dropped
+            sounding.state, sounding.decoded = again.state, sounding.decoded + 1
+
+    def _window(self, sounding: Sounding, stop: threading.Event) -> Window:
+        """The job's next window; raises MissingFrames."""
+        state, index, plan = sounding.owned.state, sounding.decoded, sounding.plan
+        codes = state.reference.codes if state.reference is not None and index == 0 else None
+        return Window(
+            sounding.conditioning.frames(*plan.bounds(index, state.frames)),
+            index,
+            last=state.terminal and index + 1 == plan.count(state.frames),
             seed=state.request.seed,
             state=sounding.state,
             check=lambda: self._check(sounding, stop),
-            **primed,
+            reference=None if codes is None else codes.numpy(),
         )
-        sounding.decoded = index + 1
-        return pcm
+
+    def _take(self, sounding: Sounding, window: Window, decoded: Decoded) -> None:
+        """Publish a window's sound, and keep what the next one needs."""
+        carry, frames, index = sounding.carry, sounding.owned.state.frames, window.index
+        _, end = sounding.plan.bounds(index, frames)
+        after = Carry(index + 1, carry.samples + len(decoded.pcm))
+        if self._model.keeps_state:
+            next_start, _ = sounding.plan.bounds(index + 1, frames)
+            after.shared = None if window.last else sounding.conditioning.frames(next_start, end)
+            after.state = decoded.state
+        sounding.carry, sounding.state, sounding.decoded = after, decoded.state, index + 1
+        self._publish(sounding, carry.samples, decoded.pcm, last=window.last, end=end)
+
+    def _give_up(self, sounding: Sounding, error: Exception) -> None:
+        del self._sounding[sounding.job]
+        self._ownership.give_up(sounding.owned, error)
 
     def _miss(self, sounding: Sounding, error: MissingFrames) -> None:
         """Either the broker has lost the span, log and all, and it will come again; or the job cannot be done."""

@@ -7,10 +7,10 @@ A family knows no broker and no runner. It gives the contract that the api check
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -112,6 +112,32 @@ class Dropped(Exception):
     """The caller no longer wants the window that is being decoded."""
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window to decode.
+
+    frames: (frames, width) float32, all frames of the window, shared ones included; or where the stage's width is 0
+    their codes, (frames, codebooks) int16. state: what the previous window gave; {} for the first. check: called now
+    and then; raises Dropped when the job is over. reference: with window 0, for a voice that is cloned in context: the
+    codes that its sound goes on from, (frames, codebooks) int16.
+    """
+
+    frames: np.ndarray
+    index: int
+    last: bool
+    seed: int
+    state: dict[str, Any]
+    check: Callable[[], None]
+    reference: np.ndarray | None = None
+
+
+class Decoded(NamedTuple):
+    """A window's own sound, (samples, channels) int16, and the state for the next window."""
+
+    pcm: np.ndarray
+    state: dict[str, Any]
+
+
 class AcousticModel(Protocol):
     """A family's acoustic stage: frames in, sound out, window by window.
 
@@ -123,27 +149,13 @@ class AcousticModel(Protocol):
     width: int  # of a frame's conditioning; 0 where the stage needs a frame's codes and no more
     keeps_state: bool  # whether the state is stored with each chunk; else windows are decoded again after a takeover
 
-    def window(
-        self,
-        conditioning: np.ndarray,
-        *,
-        index: int,
-        last: bool,
-        seed: int,
-        state: dict[str, Any],
-        check: Callable[[], None],
-    ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Decode one window.
+    batch: int  # windows that one call decodes at most
 
-        Args:
-            conditioning: (frames, width) float32, all frames of the window, shared ones included; or where the width is
-                0 their codes, (frames, codebooks) int16. A family that clones voices in context takes `reference` too,
-                with window 0: the reference's codes, which the sound goes on from.
-            state: what the previous window returned; {} for the first.
-            check: called between solver steps; raises Dropped when the job is over.
+    def windows(self, asked: Sequence[Window]) -> list[Decoded | None]:
+        """Decode windows of different jobs; each has the bytes that it would have alone.
 
         Returns:
-            The window's own sound, (samples, channels) int16, and the state for the next window.
+            For each its sound and state, or None where its `check` raised Dropped, which harms no other.
         """
         ...
 

@@ -107,7 +107,7 @@ def acoustic(settings: Settings, windows: int) -> Iterator[dict[str, Any]]:
     began = time.perf_counter()
     model = family.acoustic(settings.checkpoint, settings.acoustic.options)
     loaded = time.perf_counter() - began
-    plan, random = family.plan, np.random.default_rng(0)
+    plan, random = family.plan(Song(0, 1).request(settings.model)), np.random.default_rng(0)
     song = (0.2 * random.standard_normal((plan.sent_with(3), model.width))).astype(np.float32)
     times, sounds, state, first = [], [], {}, 0.0
     checks: list[float] = []

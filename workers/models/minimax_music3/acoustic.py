@@ -12,7 +12,7 @@ window takes is its length's affair alone, so its bits are too.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from workers.checkpoints import CheckpointError, fill_module, load_component
+from workers.models.family import Decoded, Dropped, Window
 from workers.models.minimax_music3 import config
 from workers.models.minimax_music3.cuda_graph import Graphed
 from workers.models.minimax_music3.noise import solver_noise
@@ -65,6 +66,7 @@ class MusicAcoustic:
     sample_rate = config.SAMPLE_RATE
     channels = config.CHANNELS
     keeps_state = True
+    batch = 1  # one window fills a card
 
     def __init__(
         self,
@@ -104,6 +106,21 @@ class MusicAcoustic:
         conditioning = np.zeros((frames, self.width), np.float32)
         self.window(conditioning, index=0, last=False, seed=0, state={}, check=lambda: None)
 
+    def windows(self, asked: Sequence[Window]) -> list[Decoded | None]:
+        """See `AcousticModel.windows`: one after the other."""
+        return [self._decoded(window) for window in asked]
+
+    def _decoded(self, asked: Window) -> Decoded | None:
+        try:
+            return Decoded(
+                *self.window(
+                    asked.frames, index=asked.index, last=asked.last, seed=asked.seed, state=asked.state,
+                    check=asked.check,
+                )
+            )  # fmt: skip
+        except Dropped:
+            return None
+
     @torch.inference_mode()
     def window(
         self,
@@ -115,7 +132,7 @@ class MusicAcoustic:
         state: dict[str, Any],
         check: Callable[[], None],
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Decode one window: see `AcousticModel.window`.
+        """Decode one window: see `workers.models.family.Window`.
 
         The state holds `latents` (channels, n) and `condition` (n, width), the overlap as float32, and what `resample`
         says.

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workers.models.family import Dropped
+from workers.models.family import Decoded, Dropped, Window
 from workers.models.qwen3_tts import config
 from workers.models.qwen3_tts.code2wav import Code2Wav, load_code2wav
 from workers.models.qwen3_tts.code2wav_state import Packed, StateLayout
@@ -34,25 +34,6 @@ class Call(NamedTuple):
 
     frames: int
     length: int
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """A window to decode; its fields are what `SpeechAcoustic.window` takes."""
-
-    codes: np.ndarray
-    index: int
-    last: bool
-    state: dict[str, Any]
-    check: Callable[[], None]
-    reference: np.ndarray | None = None
-
-
-class Decoded(NamedTuple):
-    """A window's sound, (samples, 1) int16, and the state for the next window."""
-
-    pcm: np.ndarray
-    state: dict[str, Any]
 
 
 @dataclass(eq=False, slots=True)
@@ -114,7 +95,7 @@ class SpeechAcoustic:
         check: Callable[[], None],
         reference: np.ndarray | None = None,
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Decode one window: see `AcousticModel.window`.
+        """Decode one window: see `workers.models.family.Window`.
 
         Args:
             codes: (frames, codebooks) int16, of the window's own frames.
@@ -128,7 +109,7 @@ class SpeechAcoustic:
             ValueError: codes, reference or state are not those of this window.
             Dropped: from `check`.
         """
-        [decoded] = self.windows([Window(codes, index, last, state, check, reference)])
+        [decoded] = self.windows([Window(codes, index, last, seed, state, check, reference)])
         if decoded is None:
             raise Dropped
         return decoded
@@ -171,7 +152,7 @@ class SpeechAcoustic:
         decoding = _Decoding(window, state)
         if window.reference is not None:
             self._plan(decoding, window.reference, last=False, heard=False)
-        self._plan(decoding, window.codes, last=window.last, heard=True)
+        self._plan(decoding, window.frames, last=window.last, heard=True)
         return decoding
 
     def _plan(self, decoding: _Decoding, codes: np.ndarray, *, last: bool, heard: bool) -> None:
@@ -213,7 +194,7 @@ class SpeechAcoustic:
         return Decoded(torch.cat(decoding.sounds)[:, None].cpu().numpy(), state)
 
     def _validate(self, window: Window) -> None:
-        self._validate_codes("codes", window.codes)
+        self._validate_codes("codes", window.frames)
         if window.reference is not None:
             self._validate_codes("reference", window.reference)
             if window.index > 0:
