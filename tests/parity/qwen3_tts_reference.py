@@ -37,7 +37,6 @@ def load(checkpoint: Path):
     For a local folder this release of transformers takes every config of version 4.57.3 for one of Mistral's.
     """
     import transformers
-
     from qwen_tts import Qwen3TTSModel
 
     transformers.PreTrainedTokenizerBase._patch_mistral_regex = classmethod(lambda _, tokenizer, *__, **___: tokenizer)
