@@ -24,6 +24,7 @@ from workers.owning import Ownership, worker_name
 from workers.settings import AcousticSettings, LeaseSettings, TalkerSettings
 from workers.sweep import Sweeper
 from workers.talker.frames import FrameHistory
+from workers.talker.references import References
 from workers.talker.rows import RowSlots
 from workers.talker.windows import RampPlan, WindowPlan
 from workers.talker.worker import TalkerWorker
@@ -104,12 +105,30 @@ class InstantRunner:
             if history.draw >= history.request.params.get("ends_at", 1 << 60) and history.next_forced is None:
                 history.stop()
                 continue
-            drawn = _noise("codes", history.request.seed, history.draw, count=CODEBOOKS).astype(np.int16) % 1024
+            voice = history.reference.speaker.tobytes() if history.reference else b""
+            drawn = _noise("codes", history.request.seed, history.draw, voice, count=CODEBOOKS).astype(np.int16) % 1024
             forced = history.next_forced
             codes = drawn if forced is None else np.asarray(forced)
             frame = _noise("frame", history.request.seed, codes.tolist(), count=self.width).astype("<f4")
             history.add(codes, frame if history.wants_conditioning else None)
         return list(self._jobs.values())
+
+
+@dataclass
+class InstantReferences:
+    """Encodes recordings once `may` is set."""
+
+    encoded: int = 0
+    may: threading.Event = field(default_factory=threading.Event)
+
+    def wants_codes(self, request: JobRequested) -> bool:
+        return True
+
+    def encode(self, pcm: np.ndarray, rate: int, with_codes: bool) -> Reference:
+        assert self.may.wait(PATIENCE_S)
+        self.encoded += 1
+        codes = _noise("reference", pcm[:100].tobytes(), count=3 * CODEBOOKS).astype(np.int16) % 1024
+        return Reference(pcm[:16].copy(), codes.reshape(3, CODEBOOKS))
 
 
 @dataclass
@@ -140,6 +159,8 @@ class InstantAcoustic:
             window.check()
             time.sleep(self.window_s / self.solver_steps)
         before = window.state.get("chain", np.zeros(1, np.uint8))
+        if window.reference is not None:
+            before = window.reference
         frames = window.frames if window.last else window.frames[: self.own]
         chain = hashlib.sha256(window.frames.tobytes() + before.tobytes()).digest()
         sound = _noise("sound", window.seed, chain, count=2 * RATE * len(frames)).astype("<i2").reshape(-1, 2)
@@ -169,13 +190,15 @@ def ownership(broker, role: str, *, settings: LeaseSettings = QUICK, profile: st
 
 def talker(
     broker, *, runner: InstantRunner | None = None, family: Family = FAMILY, settings: LeaseSettings = QUICK,
-    **kwargs: Any,
+    references: InstantReferences | None = None, **kwargs: Any,
 ) -> TalkerWorker:  # fmt: skip
     options = {"ready_limit": kwargs.pop("ready_limit", 1000)}
     own = ownership(broker, "talker", settings=settings, **kwargs)
     speech = family is SPEECH
     runner = runner or InstantRunner(width=0 if speech else WIDTH)
-    return TalkerWorker(own, runner, InstantTalker(lead=0 if speech else 1), family, TalkerSettings(**options))
+    model = InstantTalker(lead=0 if speech else 1)
+    encoder = References(broker.client(), references, profile=own.profile, threads=1) if references else None
+    return TalkerWorker(own, runner, model, family, TalkerSettings(**options), encoder)
 
 
 def acoustic(

@@ -145,7 +145,7 @@ class SpeechTalker:
         codec = self._ids([prompt.codec[position] for position in steered])
         embeds[self._ids(steered)] += F.embedding(codec, self._codec)
         if prompt.speaker is not None:
-            embeds[prompt.speaker] += torch.from_numpy(reference.speaker).to(embeds)
+            embeds[prompt.speaker] += torch.tensor(reference.speaker).to(embeds)
         if prompt.frames:
             codes = torch.from_numpy(reference.codes.astype("int64")).to(embeds.device)
             embeds[prompt.frames.start : prompt.frames.stop] += self._embed_frames(codes)
