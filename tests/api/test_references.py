@@ -37,6 +37,7 @@ class ParrotContract(HumContract):
 
     def accept(self, body: Mapping[str, Any]) -> Order:
         voice, sent = body.get("voice"), body.get("ref_audio")
+        assert not isinstance(sent, str) or len(sent) == 64, "the recording's name is all that a contract sees"
         if sent is not None and voice not in (None, "default"):
             raise BadField("voice", "voice and ref_audio are two voices: send one.")
         if not isinstance(sent if voice in (None, "default") else voice, str):
@@ -241,22 +242,26 @@ async def test_a_body_may_be_as_large_as_the_largest_recording(real_broker):
 
 
 async def test_what_requests_bring_is_bounded(broker):
-    room = replace(VoiceLimits(), sent_bytes=2 * len(SOUND))
-    async with serving(broker, CONTRACTS, voices=room) as api:
-        sent = [base64.b64encode(wav(hertz)).decode() for hertz in (300, 400, 500)]
-        assert (await post(api, ref_audio=sent[0], deadline_s=100)).status_code == 202
-        assert (await post(api, ref_audio=sent[1], deadline_s=900)).status_code == 202
-        refused = await post(api, ref_audio=sent[2])
+    short, long, more = wav(300, 0.6), wav(400), wav(500)
+    async with serving(broker, CONTRACTS, voices=replace(VoiceLimits(), sent_bytes=len(short + long))) as api:
+
+        async def send(sound: bytes, deadline_s: float):
+            return await post(api, ref_audio=base64.b64encode(sound).decode(), deadline_s=deadline_s)
+
+        assert (await send(short, 100)).status_code == 202
+        assert (await send(long, 900)).status_code == 202
+        refused = await send(wav(600, 0.6), 100)
         error = shaped(refused, 429)
         assert (error["code"], error["param"]) == ("recordings_full", "ref_audio")
-        assert 100 < int(refused.headers["retry-after"]) <= 160, "when the first one goes"
-        assert (await post(api, ref_audio=sent[0], deadline_s=100)).status_code == 202, "what is there needs no room"
+        assert 100 < int(refused.headers["retry-after"]) <= 160, "when the short one goes"
+        assert 900 < int((await send(more, 100)).headers["retry-after"]) <= 960, "the short one's room would not do"
+        assert (await send(short, 100)).status_code == 202, "what is there needs no room"
         client = api.broker.client()
-        past = hashlib.sha256(wav(300)).hexdigest()
-        client.delete(keys.sent_recording(past))
-        client.zadd(keys.SENT_EXPIRING, {past: 1})
-        assert (await post(api, ref_audio=sent[2])).status_code == 202, "what has gone makes room"
-        assert int(client.hget(keys.SENT_SIZES, "")) == 2 * len(SOUND)
+        gone = hashlib.sha256(long).hexdigest()
+        client.delete(keys.sent_recording(gone))
+        client.zadd(keys.SENT_EXPIRING, {gone: 1})
+        assert (await send(more, 100)).status_code == 202, "what has gone makes room"
+        assert int(client.hget(keys.SENT_SIZES, "")) == len(short + more)
         assert client.hlen(keys.SENT_SIZES) == 3
 
 
