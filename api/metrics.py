@@ -27,6 +27,7 @@ class Metrics:
         self.submissions = self._counter("submissions", "Jobs accepted", "model", "route")
         self.refusals = self._counter("refusals", "Requests refused before they became jobs", "field", "code")
         self.jobs = self._counter("jobs", "Jobs accepted here that are final", "model", "status")
+        self.loops = self._counter("loops", "Jobs accepted here whose model was caught in a loop, and cut off", "model")
         self.bytes_out = self._counter(
             "stream_bytes", "Bytes of sound sent to clients: of PCM or a file, without the events around it", "kind"
         )
@@ -73,5 +74,7 @@ async def count_final_jobs(service: Service) -> None:
         service.accepted.discard(job)
         model = state.request.model
         service.metrics.jobs.labels(model, state.status.value).inc()
+        if state.looped:
+            service.metrics.loops.labels(model).inc()
         if state.first_chunk_at is not None:
             service.metrics.first_audio.labels(model).observe((state.first_chunk_at - state.requested_at) / 1000)

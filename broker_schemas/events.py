@@ -161,7 +161,8 @@ class SpanTerminal(Span):
     """Everything that is left when the song ends: may complete more than one window."""
 
     type: ClassVar[str] = "span.terminal"
-    reason: str  # "stop": the model ended the song; "length": the frame budget did
+    reason: str  # "stop": the model ended the song; "length": the frame budget did, or the guard against loops
+    looped: bool = False  # whether it was the guard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

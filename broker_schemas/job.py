@@ -62,6 +62,7 @@ class JobState:
     frames: int = 0  # frames whose span is out
     terminal: bool = False
     reason: str | None = None  # why the song ended: stop | length
+    looped: bool = False  # whether the guard against loops ended it
     chunks: int = 0
     samples: int = 0
     rows_freed: tuple[RowsFreed, ...] = ()
@@ -137,6 +138,7 @@ def _with_span(state: JobState, span: Span) -> JobState:
         draws=max(state.draws, span.end_draw),
         terminal=terminal,
         reason=span.reason if terminal else None,
+        looped=terminal and span.looped,
     )
 
 

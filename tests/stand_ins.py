@@ -194,7 +194,7 @@ def talker(
 ) -> TalkerWorker:  # fmt: skip
     options = {"ready_limit": kwargs.pop("ready_limit", 1000)}
     own = ownership(broker, "talker", settings=settings, **kwargs)
-    speech = family is SPEECH
+    speech = family.plan is SPEECH.plan
     runner = runner or InstantRunner(width=0 if speech else WIDTH)
     model = InstantTalker(lead=0 if speech else 1)
     encoder = References(broker.client(), references, profile=own.profile, threads=1) if references else None

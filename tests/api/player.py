@@ -65,6 +65,7 @@ class Player:
         self.job = job
         self.windows = 0
         self.seed = 0
+        self.looped = False
 
     def _append(self, payload, **options: Any) -> None:
         status, *rest = self._run(log.append(payload, job=self.job, by="player", **options))
@@ -82,7 +83,7 @@ class Player:
         for step in range(windows):
             index = self.windows
             kind = SpanTerminal if last and step == windows - 1 else SpanWindow
-            ends = {"reason": "stop"} if kind is SpanTerminal else {}
+            ends = {"reason": "stop", "looped": self.looped} if kind is SpanTerminal else {}
             codes = Tensor.of(np.full((FRAMES + (index == 0), 8), index, np.int16))
             self._append(
                 kind(index=index, start_frame=index * FRAMES, frames=FRAMES, codes=codes, conditioning="0" * 64, **ends)

@@ -324,6 +324,19 @@ async def test_live_jobs_final_jobs_and_first_audio_are_counted(api):
     assert "songline_live_jobs 0.0" in text
 
 
+async def test_a_job_that_the_guard_against_loops_ended_is_counted(api):
+    for looped in (True, False):
+        player = api.player(await api.submit())
+        player.looped = looped
+        player.play(5, 1)
+
+    async def counted():
+        text = (await api.http.get("/metrics")).text
+        return text if 'songline_jobs_total{model="hum",status="completed"} 2.0' in text else None
+
+    assert 'songline_loops_total{model="hum"} 1.0' in await until(counted)
+
+
 async def test_counting_goes_on_after_an_error(redis_api):
     service, job, failed = redis_api.service, await redis_api.submit(), asyncio.Event()
     client = service.client

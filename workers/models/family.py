@@ -16,6 +16,7 @@ import numpy as np
 
 from broker_schemas.contract import Contract
 from broker_schemas.events import JobRequested
+from workers.talker.loops import LoopGuard
 from workers.talker.windows import Plan
 
 if TYPE_CHECKING:  # the api reads contracts only, and stays light
@@ -223,6 +224,7 @@ class Family:
     talker: Callable[[Path, dict[str, Any], EmbedTokens | None], TalkerModel]
     acoustic: Callable[[Path, dict[str, Any]], AcousticModel]  # checkpoint folder, the deploy file's acoustic section
     make_checkpoint: Callable[[Path, str, int], None]  # folder, size, seed
+    loops: LoopGuard | None = None  # ends jobs whose frames only repeat; None where they may
     # Checkpoint folder and the talker's options; None for a checkpoint that clones no voices.
     reference: Callable[[Path, dict[str, Any]], ReferenceModel | None] = lambda folder, options: None
 

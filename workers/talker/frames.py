@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from broker_schemas.events import JobRequested
+from workers.talker.loops import LoopGuard
 
 if TYPE_CHECKING:
     from workers.models.family import Reference
@@ -30,12 +31,14 @@ class FrameHistory:
     lead: int
     forced: np.ndarray  # (draws, codebooks) int16; empty for a new job
     reference: Reference | None = None
+    loops: LoopGuard | None = None
     sent: int = 0  # frames whose conditioning is out already
     codes: list[np.ndarray] = field(default_factory=list)  # each (codebooks,) int16
     waiting: list[np.ndarray] = field(
         default_factory=list
     )  # conditioning of the frames from `sent` on, (width,) float32
     reason: str | None = None  # why the song ended: stop | length
+    looped: bool = False  # whether it ended since the model was caught in a loop
 
     @property
     def draw(self) -> int:
@@ -63,6 +66,8 @@ class FrameHistory:
         self.codes.append(codes)
         if self.frames >= self.max_frames:
             self.reason = "length"
+        elif self.loops is not None and self.loops.caught(self.codes):
+            self.reason, self.looped = "length", True
 
     def stop(self) -> None:
         """The model ended the song at the next draw."""

@@ -71,6 +71,7 @@ class SpanCutter:
         span = SpanTerminal(
             index=self._spans, start_frame=start, frames=history.frames - start, codes=codes, conditioning=digest,
             lead=self._lead, reason=history.reason,
+            looped=history.looped,
         )  # fmt: skip
         return Cut(span, parts, after=self._draws)
 

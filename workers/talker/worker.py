@@ -185,6 +185,7 @@ class TalkerWorker:
                 max_frames=self._model.max_frames(request),
                 lead=self._model.lead,
                 reference=reference,
+                loops=self._family.loops,
                 forced=logged_codes(owned.events),
                 sent=SpanCutter.sent(state, lead=self._model.lead, async_chunk=async_chunk),
             )

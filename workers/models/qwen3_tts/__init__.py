@@ -65,5 +65,6 @@ FAMILY = Family(
     talker=_talker,
     acoustic=_acoustic,
     make_checkpoint=_make_checkpoint,
+    loops=config.LOOPS,
     reference=_reference,
 )

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from workers.checkpoints import CheckpointError
 from workers.models.family import Backbone
+from workers.talker.loops import LoopGuard
 from workers.talker.windows import RampPlan
 
 MODEL = "qwen3_tts"
@@ -34,6 +35,9 @@ CONTEXT = 32_768  # positions that the backbone was trained with
 # Chunks: of how many frames each is. The first is as short as can be, the next ones double, and all others are alike.
 FIRST_CHUNK_FRAMES = 1
 HOP = 25
+
+# Twelve seconds of one sound, or of a syllable of a second at most: no speech, but a model that has lost its way.
+LOOPS = LoopGuard(frames=150, period=13)
 
 # How long a request may be.
 MAX_FRAMES = 8_192  # the budget where neither request nor checkpoint says another
