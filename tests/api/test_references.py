@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import openai
 import pytest
 
 from api.settings import ApiSettings, VoiceLimits
@@ -115,6 +116,15 @@ async def test_an_unknown_voice_is_refused_with_those_there_are(redis_api):
         await upload(redis_api, name)
     assert "anna, bert;" in shaped(await post(redis_api, voice="alloy"), 400)["message"]
     assert "vera, boris" in shaped(await post(redis_api, model="choir", voice="alloy"), 400)["message"]
+
+
+async def test_openais_client_is_told_which_voices_there_are(redis_api):
+    await upload(redis_api)
+    async with openai.AsyncOpenAI(base_url=f"{redis_api.url}/v1", api_key="none", max_retries=0) as client:
+        for model, there_are in (("choir", "vera, boris"), ("parrot", "use one of anna;")):
+            with pytest.raises(openai.BadRequestError, match=there_are) as refused:
+                await client.audio.speech.create(model=model, voice="alloy", input="la")
+            assert refused.value.param == "voice"
 
 
 async def test_a_voice_is_its_owners_alone(broker):

@@ -34,6 +34,13 @@ def test_api_keys():
     assert settings_of("api", SONGLINE_API_KEYS="").api_keys is None  # as Compose passes it where there is none
 
 
+def test_reference_hosts():
+    hosts = settings_of("api", SONGLINE_REFERENCE_HOSTS="media.example.com, localhost:9000,").reference_hosts
+    assert hosts == ["media.example.com", "localhost:9000"]
+    assert not settings_of("api").reference_hosts
+    assert not settings_of("api", SONGLINE_REFERENCE_HOSTS="").reference_hosts
+
+
 def test_a_key_is_not_shown_in_an_error():
     with pytest.raises(BadSetting) as refused:
         settings_of("jobs", SONGLINE_API_KEY="s3cret\n")
@@ -56,6 +63,7 @@ def test_lists():
         ("up", "SONGLINE_LOG_LEVEL", "loud", "debug, info"),
         ("bench", "SONGLINE_CONCURRENCY", "1,x", "from 1 on"),
         ("api", "SONGLINE_API_KEYS", " , ", "owner:key"),
+        ("api", "SONGLINE_REFERENCE_HOSTS", "https://example.com", "without a scheme"),
         ("jobs", "SONGLINE_URL", "http://[", "http://127"),
         ("jobs", "SONGLINE_URL", "http://a..b", "http://127"),
         ("jobs", "SONGLINE_URL", "http://a:99999", "http://127"),

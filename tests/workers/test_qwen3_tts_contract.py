@@ -228,6 +228,12 @@ class TestBudget:
 
 
 class TestOtherModels:
+    def test_a_model_says_which_voices_it_has_and_whether_it_clones(self, contract, others):
+        assert "vivian" in contract.voices and not contract.clones
+        assert (others["design"].voices, others["design"].clones) == ((), False)
+        assert (others["base"].voices, others["base"].clones) == ((), True)
+        assert all(contract.accept(BODY | {"voice": voice}).params["voice"] == voice for voice in contract.voices)
+
     def test_a_design_needs_its_description(self, others):
         order = others["design"].accept(DESIGN)
         assert (order.params["task_type"], order.params["voice"]) == ("voice_design", "")
