@@ -62,8 +62,8 @@ def serving(broker, settings: Settings, *, talkers: int = 1, acoustics: int = 1,
 
 @pytest.fixture
 async def client(real_broker, settings):
-    contract = load_family("minimax_music3").contract(settings.checkpoint, 10_240)
-    app = create_app(real_broker, {"minimax_music3": contract}, ApiSettings())
+    contract = load_family(settings.family).contract(settings.checkpoint, 10_240)
+    app = create_app(real_broker, {settings.model: contract}, ApiSettings())
     async with (
         app.router.lifespan_context(app),
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://songline", timeout=600) as client,

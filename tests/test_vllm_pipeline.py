@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import threading
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -14,18 +12,15 @@ import torch
 from broker_schemas import keys
 from broker_schemas.job import JobState, Status
 from tests import test_same_bytes
+from tests.crew import acoustic_worker, holding, talker_worker
 from tests.stand_ins import QUICK, running
 from tests.test_cancel import freed
 from tests.test_same_bytes import LYRICS, sing, speak, stream
 from tests.tiny_checkpoint import tiny_checkpoint
-from tests.waiting import PATIENCE_S, reach, until
+from tests.waiting import reach, until
 from workers import run
-from workers.acoustic.worker import AcousticWorker
-from workers.models.family import load_family
-from workers.owning import Ownership, worker_name
 from workers.run import LoadedTalker
 from workers.settings import Settings, TalkerSettings, load
-from workers.talker.worker import TalkerWorker
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 pytestmark = [pytest.mark.vllm, pytest.mark.redis, pytest.mark.timeout(600)]
@@ -33,7 +28,6 @@ pytestmark = [pytest.mark.vllm, pytest.mark.redis, pytest.mark.timeout(600)]
 TALKER = {"model_runner": "v1", "max_jobs": 8, "max_model_len": 512, "prefill_chunk": 32}
 SONG = test_same_bytes.SONG | {"max_new_tokens": 230}
 SHORT = SONG | {"max_new_tokens": 60}
-FAMILY = load_family(SONG["model"])
 
 client = test_same_bytes.client
 
@@ -73,57 +67,22 @@ def sounder(settings):
     return run.load_acoustic(settings)
 
 
-def ownership(broker, role: str, profile: str, settings: Settings) -> Ownership:
-    return Ownership(
-        broker.client(), role=role, model=settings.model, worker=worker_name(role), profile=profile,
-        settings=settings.leases,
-    )  # fmt: skip
-
-
 @pytest.fixture
 def talker(real_broker, settings):
     """A talker worker around an engine."""
 
-    def worker(loaded: LoadedTalker) -> TalkerWorker:
-        own = ownership(real_broker, keys.TALKER, loaded.profile, settings)
-        return TalkerWorker(own, loaded.runner, loaded.model, FAMILY, settings.talker)
-
-    return worker
+    return lambda loaded: talker_worker(real_broker, settings, loaded)
 
 
 @pytest.fixture
 def acoustic(real_broker, settings, sounder):
     """An acoustic worker."""
 
-    def worker() -> AcousticWorker:
-        own = ownership(real_broker, keys.ACOUSTIC, sounder.profile, settings)
-        return AcousticWorker(own, sounder.model, FAMILY, settings.acoustic)
-
-    return worker
+    return lambda: acoustic_worker(real_broker, settings, sounder)
 
 
 def free_blocks(runner) -> int:
     return runner._core.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
-
-
-@contextmanager
-def holding(runner, condition):
-    """Holds the first step before which the condition is met: (it stands still, let it go on)."""
-    held, let_go = threading.Event(), threading.Event()
-    step = runner.step
-
-    def held_once():
-        if not held.is_set() and condition():
-            held.set()
-            assert let_go.wait(PATIENCE_S)
-        return step()
-
-    runner.step = held_once
-    try:
-        yield held, let_go
-    finally:
-        let_go.set()
-        del runner.step
 
 
 async def finish(client, job: str) -> tuple[JobState, str]:
