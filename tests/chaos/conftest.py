@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from producer.submit import JobIds, Limits, Producer
 from tests.redis_server import RedisServer
 from tests.stand_ins import request
 from tests.tiny_checkpoint import tiny_checkpoint
+from tests.utterances import utterance
 
 LYRICS = "[verse]\nHold the line, hold the light\n[chorus]\nAll night long"
 
@@ -34,13 +36,16 @@ class Nursery:
         if "ready" not in self._process.stdout.readline():
             raise RuntimeError(log.read_text())
         self.pids: list[int] = []
-        self.kind = "instant" if model == ("instant",) else "real"
+        self.model = model[0]
 
-    def song(self, seed: int, frames: int) -> JobRequested:
-        if self.kind == "instant":
-            return request(seed, frames)
-        params = {"instructions": "a quick waltz", "async_chunk": True}
-        return request(seed, frames, model="minimax_music3", input=LYRICS, params=params)
+    def song(self, seed: int, frames: int, **params: Any) -> JobRequested:
+        if self.model == "instant":
+            return request(seed, frames, params=params)
+        if self.model == "minimax_music3":
+            params = {"instructions": "a quick waltz"} | params
+            return request(seed, frames, model=self.model, input=LYRICS, params=params)
+        spoken = utterance(seed, frames=frames, **params).request
+        return request(seed, frames, model=self.model, input=spoken.input, params=spoken.params)
 
     def start(self, role: str) -> int:
         self._process.stdin.write(f"{role}\n")
@@ -53,10 +58,15 @@ class Nursery:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, how)
 
-    def close(self) -> None:
+    def clear(self) -> None:
+        """Kill all workers."""
         for pid in self.pids:
             self.kill(pid, signal.SIGCONT)
             self.kill(pid)
+        self.pids.clear()
+
+    def close(self) -> None:
+        self.clear()
         self._process.kill()
         self._process.wait()
 
@@ -72,7 +82,7 @@ def server(tmp_path):
 def nursery(server, tmp_path, request):
     """Workers of the instant model; of the real architecture at its tiny size where a test says for how many jobs."""
     max_jobs = getattr(request, "param", None)
-    model = (str(tiny_checkpoint()), str(max_jobs)) if max_jobs else ("instant",)
+    model = ("minimax_music3", str(tiny_checkpoint()), str(max_jobs)) if max_jobs else ("instant",)
     nursery = Nursery(server.url, tmp_path / "workers.log", *model)
     yield nursery
     nursery.close()

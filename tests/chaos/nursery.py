@@ -1,7 +1,7 @@
 """Starts worker processes fast: loads a model once, and forks a worker whenever it is told to.
 
     python -m tests.chaos.nursery BROKER_URL instant
-    python -m tests.chaos.nursery BROKER_URL CHECKPOINT_FOLDER MAX_JOBS [MODEL_RUNNER]
+    python -m tests.chaos.nursery BROKER_URL FAMILY CHECKPOINT_FOLDER MAX_JOBS [MODEL_RUNNER]
 
 Reads `talker` or `acoustic` a line from standard input, and answers with the new process's id.
 """
@@ -36,12 +36,12 @@ def instant(url: str) -> dict[str, Callable[[threading.Event], None]]:
 
 
 def real(
-    url: str, checkpoint: str, max_jobs: str, model_runner: str = "torch"
+    url: str, family: str, checkpoint: str, max_jobs: str, model_runner: str = "torch"
 ) -> dict[str, Callable[[threading.Event], None]]:
     from workers import run
     from workers.settings import load
 
-    settings = load("minimax_music3", Path(checkpoint))
+    settings = load(family, Path(checkpoint))
     talking = replace(settings.talker, max_jobs=int(max_jobs), model_runner=model_runner)
     settings = replace(settings, leases=QUICK, talker=talking)
     talker, acoustic = run.load_talker(settings), run.load_acoustic(settings)

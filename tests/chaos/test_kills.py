@@ -13,11 +13,13 @@ import pytest
 
 from broker_schemas.job import JobState, Status, fold
 
-FRAMES = {"instant": 800, "real": 330}
+# By model: the seed of a song that it does not end, and its frames.
+SONGS = {"instant": (2, 800), "minimax_music3": (2, 330), "qwen3_tts": (3, 40)}
+BYTES_A_SAMPLE = {"instant": 4, "minimax_music3": 4, "qwen3_tts": 2}  # of all channels
 
 
-async def submit(patron, nursery) -> str:
-    song = nursery.song(2, FRAMES[nursery.kind])  # one that the model does not end
+async def submit(patron, nursery, **params) -> str:
+    song = nursery.song(*SONGS[nursery.model], **params)
     return (await patron.submit(song, reserve_bytes=1, body=1)).id
 
 
@@ -29,7 +31,8 @@ async def outcome(patron, job: str, within_s: float = 180) -> tuple[JobState, st
     state = fold(await patron.jobs.events(job))
     chunks = await patron.jobs.chunks(job)
     assert [chunk.index for chunk in chunks] == list(range(state.chunks))
-    assert [chunk.start for chunk in chunks] == [sum(len(c.pcm) // 4 for c in chunks[:n]) for n in range(len(chunks))]
+    samples = [len(chunk.pcm) // BYTES_A_SAMPLE[state.request.model] for chunk in chunks]
+    assert [chunk.start for chunk in chunks] == [sum(samples[:n]) for n in range(len(chunks))]
     return state, hashlib.sha256(b"".join(chunk.pcm for chunk in chunks)).hexdigest()
 
 
@@ -38,8 +41,16 @@ async def undisturbed(patron, nursery) -> tuple[JobState, str]:
     nursery.start("talker")
     nursery.start("acoustic")
     state, sha = await outcome(patron, await submit(patron, nursery))
-    assert (state.status, state.frames) == (Status.COMPLETED, FRAMES[nursery.kind])
+    assert (state.status, state.frames) == (Status.COMPLETED, SONGS[nursery.model][1])
     return state, sha
+
+
+async def handed_on(patron, job: str, expected: str, *roles: str) -> JobState:
+    """The job's final state: it has changed hands in these roles, and sounds as if it had not."""
+    state, sha = await outcome(patron, job)
+    assert (state.status, sha) == (Status.COMPLETED, expected), state.error
+    assert all(state.attempts[role] > 1 for role in roles)
+    return state
 
 
 def done(state: JobState, role: str) -> int:

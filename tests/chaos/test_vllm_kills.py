@@ -11,9 +11,8 @@ import pytest
 import yaml
 
 from broker_schemas import keys
-from broker_schemas.job import JobState, Status
 from tests.chaos.conftest import Nursery
-from tests.chaos.test_kills import done, outcome, submit, submit_and_freeze
+from tests.chaos.test_kills import done, handed_on, outcome, submit, submit_and_freeze, undisturbed
 from tests.compose.conftest import songline
 from tests.redis_server import RedisServer
 from tests.tiny_checkpoint import tiny_checkpoint
@@ -34,7 +33,7 @@ def server(tmp_path_factory):
 def nursery(server, tmp_path_factory):
     """Forks talkers from one that has its engine, as an engine takes long to start."""
     log = tmp_path_factory.mktemp("nursery") / "workers.log"
-    nursery = Nursery(server.url, log, str(tiny_checkpoint()), "2", "v1")
+    nursery = Nursery(server.url, log, "minimax_music3", str(tiny_checkpoint()), "2", "v1")
     yield nursery
     nursery.close()
 
@@ -42,23 +41,8 @@ def nursery(server, tmp_path_factory):
 @pytest.fixture
 async def whole(patron, nursery):
     """The song with nobody killed, and its sha256; a talker and an acoustic worker go on."""
-    for pid in nursery.pids:
-        nursery.kill(pid, signal.SIGCONT)
-        nursery.kill(pid)
-    nursery.pids.clear()
-    nursery.start("talker")
-    nursery.start("acoustic")
-    state, sha = await outcome(patron, await submit(patron, nursery))
-    assert state.status is Status.COMPLETED
-    return state, sha
-
-
-async def handed_on(patron, job: str, expected: str) -> JobState:
-    """The job's final state: it has changed hands, and sounds as if it had not."""
-    state, sha = await outcome(patron, job)
-    assert (state.status, sha) == (Status.COMPLETED, expected), state.error
-    assert state.attempts[keys.TALKER] > 1
-    return state
+    nursery.clear()
+    return await undisturbed(patron, nursery)
 
 
 async def test_kill_9_after_each_span(patron, nursery, whole):
@@ -69,7 +53,7 @@ async def test_kill_9_after_each_span(patron, nursery, whole):
         job = await submit_and_freeze(patron, nursery, alive, keys.TALKER, after=after, of=spans)
         nursery.kill(alive)
         alive = nursery.start(keys.TALKER)
-        await handed_on(patron, job, expected)
+        await handed_on(patron, job, expected, keys.TALKER)
     assert spans >= 3
 
 
@@ -79,7 +63,7 @@ async def test_a_stop_hands_over_at_once_and_without_a_strike(patron, nursery, w
     nursery.start(keys.TALKER)
     nursery.kill(leaving, signal.SIGTERM)
     nursery.kill(leaving, signal.SIGCONT)
-    state = await handed_on(patron, job, expected)
+    state = await handed_on(patron, job, expected, keys.TALKER)
     assert next(freed.why for freed in state.rows_freed) == "handed over"
 
 
@@ -89,7 +73,7 @@ async def test_one_that_stood_still_past_its_lease_finds_its_writes_refused(patr
     nursery.start(keys.TALKER)
     await reach(patron, job, lambda state: state.attempts[keys.TALKER] > 1)
     nursery.kill(frozen, signal.SIGCONT)
-    await handed_on(patron, job, expected)
+    await handed_on(patron, job, expected, keys.TALKER)
     events = await patron.jobs.events(job)
     first = next(event.by for event in events if event.type == "job.admitted" and event.data["role"] == keys.TALKER)
     taken = next(event.seq for event in events if event.type == "job.resumed" and event.data["role"] == keys.TALKER)
@@ -128,4 +112,4 @@ async def test_the_command_killed_and_taken_over_by_another_of_its_kind(patron, 
         )
         os.kill(processes[victim].pid, signal.SIGKILL)
         assert processes[victim].wait(PATIENCE_S) == -signal.SIGKILL
-        await handed_on(patron, job, expected)
+        await handed_on(patron, job, expected, keys.TALKER)
