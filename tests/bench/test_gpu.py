@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from broker_schemas.events import JobRequested
 from tests.bench.gpu import sections
 from tests.bench.gpu.bench import Bench, NotRun
 from tests.bench.gpu.kernels import by_launch
@@ -68,7 +69,11 @@ class Runner:
 
 
 def stage(**how) -> Stage:
-    return Stage(LoadedTalker(Talker(), Runner(**how), "profile"), "model")
+    def request(song: Song) -> JobRequested:
+        params = {"max_new_tokens": song.frames}
+        return JobRequested(model="m", input="la", params=params, seed=song.seed, owner="o", deadline=0)
+
+    return Stage(LoadedTalker(Talker(), Runner(**how), "profile"), request)
 
 
 def outcomes(stage: Stage, *visits: Visit) -> list[dict]:
@@ -125,8 +130,9 @@ def test_songs_of_a_pool_differ() -> None:
 @pytest.fixture
 def bench(tmp_path) -> Bench:
     return Bench(
-        out=tmp_path, checkpoint=tiny_checkpoint(), config="minimax_music3", platform="cpu", plan=DRY,
-        runners=["torch"], overrides={"talker": {"max_model_len": 512, "max_jobs": 2}}, about={"command": "x"},
+        out=tmp_path, checkpoint=tiny_checkpoint(), family="minimax_music3", config="minimax_music3",
+        platform="cpu", plan=DRY, runners=["torch"], about={"command": "x"},
+        overrides={"talker": {"max_model_len": 512, "max_jobs": 2}},
         limit_s=120, deadline=time.monotonic() + 120,
     )  # fmt: skip
 

@@ -15,6 +15,7 @@ import platform
 import shlex
 import sys
 import time
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,12 @@ import yaml
 
 from tests.bench.gpu.bench import Bench
 from tests.bench.gpu.checkpoint import prepare
-from tests.bench.gpu.plans import DRY, EXPECTED_S, WHOLE
+from tests.bench.gpu.plans import DRY, EXPECTED_S, WHOLE, Plan
 from tests.bench.gpu.sections import SECTIONS
 from workers.settings import merge
 
-_SIZES = {"tiny": "tiny", "full": "true"}
-_FULL_CACHE_GIB = 48  # 16 songs of full length; the rest of the card is the acoustic stage's
+_FULL = {"minimax_music3": "true", "qwen3_tts": "1.7b"}  # size of the checkpoint
+_FULL_CACHE_GIB = {"minimax_music3": 48, "qwen3_tts": 16}  # 16 songs of full length; 64 speeches of three minutes
 
 
 def _several(text: str, known: list[str]) -> list[str]:
@@ -55,14 +56,18 @@ def arguments() -> argparse.Namespace:
     both = ["v1", "v2"] if here == "cuda" else ["torch"]
     parser.add_argument("--out", type=Path, default=Path("bench-gpu"), help="folder for results (default: bench-gpu)")
     parser.add_argument("--checkpoint", type=Path, help="folder of the random checkpoint (default: under --out)")
-    parser.add_argument("--size", choices=_SIZES, default="tiny", help="of the checkpoint (default: tiny)")
+    parser.add_argument("--size", choices=["tiny", "full"], default="tiny", help="of the checkpoint (default: tiny)")
     parser.add_argument(
         "--sections", type=lambda text: _several(text, list(SECTIONS)),
         default=[name for name in SECTIONS if name != "exact"], help="(default: all but exact)",
     )  # fmt: skip
     parser.add_argument("--runners", type=lambda text: _several(text, ["torch", "v1", "v2"]), default=both)
     parser.add_argument("--device", choices=["cpu", "cuda"], default=here, help=f"(default here: {here})")
-    parser.add_argument("--config", default="minimax_music3", help="deploy file to start from")
+    parser.add_argument("--family", choices=_FULL, default="minimax_music3")
+    parser.add_argument("--config", help="deploy file to start from (default: the family's)")
+    parser.add_argument("--frames", type=int, help="of each request through the pipeline (default: 500)")
+    parser.add_argument("--listeners", help="at a time through the pipeline (default: 1,2,4,8,16)")
+    parser.add_argument("--rounds", type=int, help="requests of each listener (default: two of few, one of many)")
     parser.add_argument(
         "--set", type=_assignment, action="append", default=[], metavar="KEY=VALUE", dest="assigned",
         help="a deploy setting, such as talker.prefill_chunk=128; may be given again",
@@ -80,8 +85,9 @@ def overrides(args: argparse.Namespace) -> dict[str, Any]:
     options = {"device": args.device, "dtype": "bfloat16" if cuda else "float32"}
     tree: dict[str, Any] = {"talker": {"options": options}, "acoustic": {"options": dict(options)}}
     if cuda:
-        tree["talker"]["kv_cache_gib"] = _FULL_CACHE_GIB if args.size == "full" else 2
-        tree["acoustic"]["options"]["compile"] = args.size == "full"
+        tree["talker"]["kv_cache_gib"] = _FULL_CACHE_GIB[args.family] if args.size == "full" else 2
+        if args.family == "minimax_music3":
+            tree["acoustic"]["options"]["compile"] = args.size == "full"
     else:
         tree["talker"]["max_model_len"] = 2048
     for assigned in args.assigned:
@@ -112,6 +118,13 @@ def _version(package: str) -> str | None:
         return None
 
 
+def _plan(args: argparse.Namespace) -> Plan:
+    stated = {"served": args.frames, "rounds": args.rounds}
+    if args.listeners:
+        stated["listeners"] = tuple(int(number) for number in args.listeners.split(","))
+    return replace(DRY if args.dry else WHOLE, **{name: value for name, value in stated.items() if value is not None})
+
+
 def main() -> None:
     args = arguments()
     if args.list:
@@ -121,11 +134,11 @@ def main() -> None:
     began = time.monotonic()
     args.out.mkdir(parents=True, exist_ok=True)
     checkpoint = (args.checkpoint or args.out / f"checkpoint-{args.size}").resolve()
-    made = prepare(checkpoint, "minimax_music3", _SIZES[args.size])
+    made = prepare(checkpoint, args.family, "tiny" if args.size == "tiny" else _FULL[args.family])
     print(f"checkpoint {checkpoint}" + (f", made in {made:.0f} s" if made else ""), flush=True)
     bench = Bench(
-        out=args.out.resolve(), checkpoint=checkpoint, config=args.config, platform=args.device,
-        plan=DRY if args.dry else WHOLE, runners=args.runners, overrides=overrides(args), about=about(args),
+        out=args.out.resolve(), checkpoint=checkpoint, family=args.family, config=args.config or args.family,
+        platform=args.device, plan=_plan(args), runners=args.runners, overrides=overrides(args), about=about(args),
         limit_s=args.limit, deadline=began + args.budget,
     )  # fmt: skip
     for section in args.sections:

@@ -30,6 +30,7 @@ class Bench:
 
     out: Path
     checkpoint: Path
+    family: str
     config: str
     platform: str  # cpu | cuda
     plan: Plan

@@ -20,8 +20,8 @@ import yaml
 
 from producer.bench import BadServer, Load, Target, bench
 from producer.bench_table import same_bytes
+from tests.bench.gpu import songs
 from tests.bench.gpu.bench import Bench, NotRun
-from tests.bench.gpu.songs import lyrics
 from tests.redis_server import BINARY, RedisServer, free_port
 
 _READY_S = 300.0
@@ -42,9 +42,7 @@ def pipeline(run: Bench) -> None:
 
 
 def _serve(run: Bench, runner: str, rows: list[dict[str, Any]], notes: list[str]) -> None:
-    body = {
-        "model": None, "input": lyrics(2), "instructions": "a quick waltz", "max_new_tokens": run.plan.served,
-    }  # fmt: skip
+    body = {"model": None, **songs.body(run.family, run.plan.served, verses=2)}
 
     def note(level: dict[str, Any]) -> None:
         rows.append(
@@ -58,7 +56,7 @@ def _serve(run: Bench, runner: str, rows: list[dict[str, Any]], notes: list[str]
         run.put("pipeline", rows, notes)
 
     with serving(run, runner) as url:
-        loads = [Load(max(2, 2 * at_once if at_once < 8 else at_once), at_once) for at_once in run.plan.listeners]
+        loads = [Load(run.plan.requests(at_once), at_once) for at_once in run.plan.listeners]
         left = run.deadline - time.monotonic()
         try:
             report = asyncio.run(asyncio.wait_for(bench(Target(url, body), loads, warm_up=1, done=note), left))

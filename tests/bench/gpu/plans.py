@@ -18,6 +18,13 @@ class Plan:
     windows: int  # windows timed
     served: int  # frames of the songs through the pipeline
     listeners: tuple[int, ...]
+    rounds: int | None = None  # requests that each listener makes; None: two of the few, one of many
+
+    def requests(self, listeners: int) -> int:
+        """How many are sent, by so many listeners at a time."""
+        if self.rounds is not None:
+            return self.rounds * listeners
+        return max(2, 2 * listeners if listeners < 8 else listeners)
 
 
 DRY = Plan(

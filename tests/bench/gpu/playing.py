@@ -6,14 +6,15 @@ import hashlib
 import math
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from tests.bench.gpu.songs import Scenario, Visit
+from broker_schemas.events import JobRequested
+from tests.bench.gpu.songs import Scenario, Song, Visit
 from workers.run import LoadedTalker
 from workers.talker.frames import FrameHistory
 
@@ -56,13 +57,13 @@ class Playing:
 class Stage:
     """A loaded talker and the songs on it. `codes` of whole songs are kept, to be given back after a takeover."""
 
-    def __init__(self, talker: LoadedTalker, model: str) -> None:
+    def __init__(self, talker: LoadedTalker, request: Callable[[Song], JobRequested]) -> None:
         self.talker = talker
-        self._model = model
+        self._request = request
         self._codes: dict[str, np.ndarray] = {}
 
     def prompts(self, visit: Visit) -> list[list[int]]:
-        return self.talker.model.prompts(visit.song.request(self._model))
+        return self.talker.model.prompts(self._request(visit.song))
 
     def play(self, scenario: Scenario) -> dict[str, Any]:
         """Play to the end.
@@ -125,7 +126,7 @@ class Stage:
         }
 
     def _admit(self, job: str, visit: Visit, step: int) -> Playing:
-        request, model = visit.song.request(self._model), self.talker.model
+        request, model = self._request(visit.song), self.talker.model
         forced = self._codes[visit.song.name][: visit.resumed_at] if visit.resumed_at else np.empty((0, 0), np.int16)
         history = FrameHistory(
             job, request, max_frames=model.max_frames(request), lead=model.lead, forced=forced, sent=visit.sent

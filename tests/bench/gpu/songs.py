@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
+from broker_schemas.contract import Contract
 from broker_schemas.events import JobRequested
 
 _VERSE = (
@@ -13,12 +15,16 @@ _VERSE = (
     "Feet that never touch the ground",
 )
 _CHORUS = ("All night long", "All night long", "Sing it where the stars belong")
+_SPOKEN = "The line was held, the light was low, and every road that we had run turned to silver by the morning."
 
 
-def lyrics(verses: int) -> str:
-    """About 50 tokens a verse."""
-    verse = "\n".join(("[verse]", *_VERSE, "[chorus]", *_CHORUS))
-    return "\n".join([verse] * verses)
+def body(family: str, frames: int, verses: int) -> dict[str, Any]:
+    """A request for so many frames, of a text in so many parts: about 50 tokens each of a song, 25 of a speech."""
+    wanted = {"max_new_tokens": frames, "async_chunk": True}
+    if family == "minimax_music3":
+        verse = "\n".join(("[verse]", *_VERSE, "[chorus]", *_CHORUS))
+        return {"input": "\n".join([verse] * verses), "instructions": "a quick waltz", **wanted}
+    return {"input": " ".join([_SPOKEN] * verses), "voice": "ryan", **wanted}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +39,12 @@ class Song:
     def name(self) -> str:
         return f"{self.seed}-{self.frames}-{self.verses}"
 
-    def request(self, model: str) -> JobRequested:
-        params = {"instructions": "a quick waltz", "max_new_tokens": self.frames, "async_chunk": True}
+    def request(self, family: str, contract: Contract) -> JobRequested:
+        """As the api would write it."""
+        order = contract.accept(body(family, self.frames, self.verses))
         return JobRequested(
-            model=model, input=lyrics(self.verses), params=params, seed=self.seed, owner="bench", deadline=2**52
-        )  # fmt: skip
+            model=family, input=order.input, params=order.params, seed=self.seed, owner="bench", deadline=2**52
+        )
 
 
 @dataclass(frozen=True, slots=True)

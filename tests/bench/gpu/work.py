@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from broker_schemas.events import JobRequested
 from tests.bench.gpu import kernels
 from tests.bench.gpu.playing import Stage
 from tests.bench.gpu.songs import Scenario, Song, Visit
@@ -42,11 +43,17 @@ def _memory() -> dict[str, float]:
 def play(settings: Settings, scenarios: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """A row about the runner, then one a scenario."""
     began = time.perf_counter()
-    stage = Stage(run.load_talker(settings), settings.model)
+    stage = Stage(run.load_talker(settings), _requests(settings))
     yield {"loaded_s": time.perf_counter() - began, "profile": stage.talker.runner.profile()}
     for scenario in scenarios:
         yield stage.play(_scenario(**scenario))
     yield {"memory": _memory()}
+
+
+def _requests(settings: Settings) -> Callable[[Song], JobRequested]:
+    family = load_family(settings.family)
+    contract = family.contract(settings.checkpoint, settings.talker.max_model_len)
+    return lambda song: song.request(family.name, contract)
 
 
 def _scenario(name: str, visits: list[dict[str, Any]], memory: float | None) -> Scenario:
@@ -56,19 +63,19 @@ def _scenario(name: str, visits: list[dict[str, Any]], memory: float | None) -> 
 def steps(settings: Settings, at_once: list[int], measured: int) -> Iterator[dict[str, Any]]:
     """A row for each number of songs: the step's time as the worker sees it, and its parts on the card."""
     talker = run.load_talker(settings)
+    requests = [_requests(settings)(Song(number, measured + 200)) for number in range(max(at_once))]
     for songs in at_once:
-        yield {"songs": songs, **_timed(talker, settings.model, songs, measured), **_memory()}
+        yield {"songs": songs, **_timed(talker, requests[:songs], measured), **_memory()}
         for number in range(songs):
             talker.runner.free(f"step/{number}")
 
 
-def _timed(talker: run.LoadedTalker, model: str, songs: int, measured: int) -> dict[str, Any]:
-    runner, frames = talker.runner, measured + 200
-    histories = []
-    for number in range(songs):
-        request = Song(number, frames).request(model)
+def _timed(talker: run.LoadedTalker, requests: list[JobRequested], measured: int) -> dict[str, Any]:
+    runner, histories = talker.runner, []
+    for number, request in enumerate(requests):
         history = FrameHistory(
-            f"step/{number}", request, frames, talker.model.lead, forced=np.empty((0, 0), np.int16)
+            f"step/{number}", request, talker.model.max_frames(request), talker.model.lead,
+            forced=np.empty((0, 0), np.int16),
         )  # fmt: skip
         runner.admit(history, talker.model.prompts(request))
         histories.append(history)
@@ -107,7 +114,7 @@ def acoustic(settings: Settings, windows: int) -> Iterator[dict[str, Any]]:
     began = time.perf_counter()
     model = family.acoustic(settings.checkpoint, settings.acoustic.options)
     loaded = time.perf_counter() - began
-    plan, random = family.plan(Song(0, 1).request(settings.model)), np.random.default_rng(0)
+    plan, random = family.plan(_requests(settings)(Song(0, 1))), np.random.default_rng(0)
     song = (0.2 * random.standard_normal((plan.sent_with(3), model.width))).astype(np.float32)
     times, sounds, state, first = [], [], {}, 0.0
     checks: list[float] = []
