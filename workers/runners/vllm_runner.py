@@ -49,6 +49,8 @@ class VllmRunner:
                 self._config = self._engine_config(family, checkpoint, folder)
                 self._check_graph()
                 self._check_cache()
+                if settings.num_gpu_blocks is not None:
+                    self._check_room(settings.num_gpu_blocks)
                 self._client = self._start()
         except (ValueError, NotImplementedError) as error:
             raise BadSettings(_told(error)) from error
@@ -57,7 +59,7 @@ class VllmRunner:
         self.talker = model.talker
         self._stream = torch.cuda.current_stream() if self._cuda else None
         try:
-            self._check_room()
+            self._check_room(self._config.cache_config.num_gpu_blocks)
         except BadSettings:
             self.close()
             raise
@@ -175,8 +177,9 @@ class VllmRunner:
                 f"{self._rows} rows needs {_rounded_up(needed):g}: set it to that or more, or lower max_model_len"
             )
 
-    def _check_room(self) -> None:
-        blocks = self._config.cache_config.num_gpu_blocks - 1  # the engine keeps one for itself
+    def _check_room(self, blocks: int) -> None:
+        """Where they are stated, before the weights are loaded: the engine's own word names no number of blocks."""
+        blocks -= 1  # the engine keeps one for itself
         needed = self._song_blocks
         if blocks < needed:
             fits = blocks // self._rows * _BLOCK
