@@ -91,5 +91,5 @@ def test_chunks():
 def test_deploy_files(name):
     [jobs] = re.findall(rf"^\| `{name}` \| (\d+) ", PAGE, re.MULTILINE)
     assert load(name, Path("checkpoint"), platform="cuda").talker.max_jobs == int(jobs)
-    positions = re.search(r"all ([\d,]+) positions", PAGE)[1].replace(",", "")
+    positions = re.search(r"all\s+([\d,]+)\s+positions", PAGE)[1].replace(",", "")
     assert load(name, Path("checkpoint")).talker.max_model_len == int(positions)
