@@ -53,7 +53,8 @@ def read_recording(content: bytes, limits: RecordingLimits | None = None) -> tup
             _check_format(file, limits)
             pcm, rate = _mono(file, limits), file.samplerate
     except soundfile.LibsndfileError as error:
-        raise BadRecording(f"The recording cannot be read ({error}): send WAV, FLAC, MP3 or OGG.") from None
+        why = error.error_string
+        raise BadRecording(f"The recording cannot be read ({why}): send WAV, FLAC, MP3 or OGG.") from None
     _check_sound(pcm, rate, limits)
     return pcm, rate
 
