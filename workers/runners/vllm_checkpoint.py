@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
+from torch import nn
 
 from workers.checkpoints import CheckpointError, fill_module, stated_shapes, weight_files
 from workers.models.family import Backbone
@@ -27,12 +28,21 @@ def check_backbone(backbone: Backbone) -> int:
     stated, component = backbone.config, backbone.component
     if (kind := stated.get("model_type")) != "qwen3":
         raise CheckpointError(f"{component}/config.json has model_type {kind!r}: the engine's model is a qwen3")
-    with torch.device("meta"):
-        model = Qwen3(Qwen3Config.from_json(stated))
-    named = {backbone.renamed(name): shape for name, shape in stated_shapes(backbone.checkpoint, component).items()}
-    named.pop(None, None)
-    fill_module(model, named, component)
+    stored = stated_shapes(backbone.checkpoint, component)
+    own = {name: shape for name, shape in stored.items() if not name.startswith(backbone.beside)}
+    fill_module(_as_stored(backbone), own, component)
     return stated.get("max_position_embeddings", 32_768)  # transformers' own default
+
+
+def _as_stored(backbone: Backbone) -> nn.Module:
+    """The decoder on "meta", under the names that the files have."""
+    with torch.device("meta"):
+        module: nn.Module = Qwen3(Qwen3Config.from_json(backbone.config))
+    table = module._modules.pop("embed_tokens")
+    module.add_module(backbone.embed, table)
+    for name in reversed(backbone.prefix.rstrip(".").split(".")):
+        module = nn.ModuleDict({name: module})
+    return module
 
 
 @contextmanager
