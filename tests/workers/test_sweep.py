@@ -173,7 +173,7 @@ async def test_a_job_that_ends_its_workers_fails_with_the_last_error(producer, b
     from tests.stand_ins import InstantAcoustic
 
     class Broken(InstantAcoustic):
-        def window(self, *args, **kwargs):
+        def decode(self, window):
             raise RuntimeError("out of memory, it says")
 
     with running(talker(broker), acoustic(broker, model=Broken())):
