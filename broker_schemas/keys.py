@@ -26,7 +26,7 @@ WORKERS = "sl:workers"  # hash: worker name -> what it says of itself (MessagePa
 SECRET = "sl:secret"  # string: signs job ids
 
 # What recordings became, shared by the workers: one slot, so that old ones make room in the same call.
-ARTEFACTS = "sl:artefacts"  # zset: artefact name -> when it was last used (ms)
+ARTEFACTS = "sl:artefacts"  # zset: artefact name -> when it was last used (µs)
 ARTEFACT_SIZES = "{sl:artefacts}:sizes"  # hash: artefact name -> bytes; field "" sums them
 
 VOICES = "sl:voices"  # hash: "<owner>/<name>" -> an uploaded voice's record (MessagePack)

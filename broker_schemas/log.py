@@ -25,7 +25,7 @@ from broker_schemas.events import (
 
 _SOURCES = {
     name: (Path(__file__).parent / f"{name}.lua").read_text()
-    for name in ("append_if", "lease", "pointer", "reserve", "sent_recording")
+    for name in ("append_if", "lease", "pointer", "reserve", "sent_recording", "artefacts")
 }
 
 
@@ -204,3 +204,9 @@ def keep_sent_recording(sha256: str, content: bytes, *, ttl_ms: int, max_bytes: 
     """Keep what a request brought; the reply is [1 or 0, ms until there is room, or -1: there never is]."""
     names = [keys.sent_recording(sha256), keys.SENT_EXPIRING, keys.SENT_SIZES]
     return Call("sent_recording", names, [sha256, content, ttl_ms, max_bytes])
+
+
+def use_artefact(name: str, *content: bytes, max_bytes: int, max_count: int) -> Call:
+    """Mark an artefact as used, or keep a new one; the ones longest unused make room."""
+    names = [keys.ARTEFACTS, keys.ARTEFACT_SIZES, keys.artefact(name)]
+    return Call("artefacts", names, [name, max_bytes, max_count, keys.artefact(""), *content])

@@ -85,3 +85,14 @@ async def producer(broker):
     client = broker.async_client()
     yield Producer(client, ids=JobIds(b"secret"), limits=Limits(ttl_s=60), name="test")
     await client.aclose()
+
+
+@pytest.fixture(scope="module")
+def one_thread():
+    """Bits depend on how many threads compute."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -17,21 +17,14 @@ from tests.code2wav_checkpoint import TINY, write_speech_tokenizer
 from workers.models.qwen3_tts.code2wav import Code2Wav, load_code2wav
 
 PYTHON = os.environ.get("SONGLINE_QWEN_TTS_PYTHON")
-pytestmark = pytest.mark.skipif(
-    not PYTHON, reason="SONGLINE_QWEN_TTS_PYTHON names no interpreter that has qwen-tts==0.1.1"
-)
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.skipif(not PYTHON, reason="SONGLINE_QWEN_TTS_PYTHON names no interpreter that has qwen-tts==0.1.1"),
+]
 
 TOLERANCE = 1e-5
 LENGTHS = (1, 2, 71, 72, 73, 200)  # around the window of 72, and past what one layer sees
 GROUPED = TINY | {"num_key_value_heads": 2, "attention_bias": True, "sliding_window": 9, "rope_theta": 500}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def utterance(frames: int) -> np.ndarray:

@@ -22,9 +22,10 @@ from workers.models.qwen3_tts.reference import ReferenceEncoder
 from workers.models.qwen3_tts.resampling import resample
 
 PYTHON = os.environ.get("SONGLINE_QWEN_TTS_PYTHON")
-pytestmark = pytest.mark.skipif(
-    not PYTHON, reason="SONGLINE_QWEN_TTS_PYTHON names no interpreter that has qwen-tts==0.1.1"
-)
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.skipif(not PYTHON, reason="SONGLINE_QWEN_TTS_PYTHON names no interpreter that has qwen-tts==0.1.1"),
+]
 
 EXACT = ("short", "long", "stereo")  # long: past the sliding window that the config states
 RESAMPLED = ("cd", "phone", "studio")
@@ -36,14 +37,6 @@ def voice(seconds: float, rate: int) -> np.ndarray:
     hum = sum(np.sin(2 * np.pi * k * (140 * at + 15 * np.sin(2 * at))) / k for k in range(1, 20))
     breath = np.cumsum(np.random.default_rng(7).standard_normal(len(at))) * 1e-4
     return ((0.1 + 0.1 * np.sin(5 * at) ** 2) * hum + breath - breath.mean()).astype(np.float32)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -26,9 +26,10 @@ from workers.talker.frames import FrameHistory
 from workers.talker.sampling import draw_keys, gumbel
 
 PYTHON = os.environ.get("SONGLINE_QWEN_TTS_PYTHON")
-pytestmark = pytest.mark.skipif(
-    not PYTHON, reason="SONGLINE_QWEN_TTS_PYTHON names no interpreter that has qwen-tts==0.1.1"
-)
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.skipif(not PYTHON, reason="SONGLINE_QWEN_TTS_PYTHON names no interpreter that has qwen-tts==0.1.1"),
+]
 
 TOLERANCE = 1e-5
 END, IDS = 2150, 3072
@@ -49,14 +50,6 @@ DEFAULTS = {
     "subtalker_top_p": 1.0,
     "async_chunk": True,
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

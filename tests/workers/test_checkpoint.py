@@ -32,12 +32,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 CPU, FLOAT32 = torch.device("cpu"), torch.float32
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture

@@ -27,12 +27,7 @@ from workers.models.minimax_music3.resampler import resample, resampled_length
 STEPS = 3  # enough to tell windows apart, and quick
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

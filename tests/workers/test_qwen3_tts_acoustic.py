@@ -21,12 +21,7 @@ TOLERANCE = 1e-5  # of the RMS
 HALF_STEP = 0.5 / 32_767  # what rounding to 16 bits may move a sample
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

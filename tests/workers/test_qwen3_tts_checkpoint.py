@@ -30,12 +30,7 @@ SIZES = ("tiny", "tiny-design", "tiny-base", "0.6b", "0.6b-design", "0.6b-base",
 HEARD = (0.05, 0.5)  # the RMS of every stage's output
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

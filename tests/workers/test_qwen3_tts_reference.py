@@ -21,12 +21,7 @@ from workers.models.qwen3_tts.speech_encoder import SpeechEncoderConfig
 RATE = 24_000
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

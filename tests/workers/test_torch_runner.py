@@ -12,7 +12,7 @@ from tests.tiny_checkpoint import tiny_checkpoint
 from workers.models.minimax_music3.talker import load_talker
 from workers.runners.torch_runner import TorchRunner
 from workers.talker.frames import FrameHistory
-from workers.talker.rows import DoesNotFit, NoFreeRows, RowSlots
+from workers.talker.rows import DoesNotFit, NoFreeRows, RowSlots, take_rows
 
 MAX_JOBS = 16
 
@@ -198,3 +198,14 @@ def test_row_slots_take_the_lowest():
     assert slots.release("job_1") == 2 and slots.slot("job_1") is None
     assert slots.bind(songs[3]) == 1
     assert [(slot, history.job) for slot, history in slots] == [(0, "job_0"), (1, "job_3"), (2, "job_2")]
+
+
+def test_a_job_that_the_model_refuses_leaves_no_trace() -> None:
+    class Refuses:
+        def bind(self, *_: object) -> None:
+            raise ValueError("temperature -1")
+
+    slots = RowSlots(max_jobs=2, rows=2)
+    with pytest.raises(ValueError, match="temperature -1"):
+        take_rows(slots, Refuses(), song(0), [[1], [1]])
+    assert slots.free == 2

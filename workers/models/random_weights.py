@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,19 @@ class Weight:
         if self.row is not None:
             tensor[self.row] *= self.factor
         return tensor
+
+
+def check_new(folder: Path, size: str, sizes: Collection[str]) -> None:
+    """Whether a checkpoint of this size may be made there.
+
+    Raises:
+        ValueError: no such size.
+        FileExistsError: the folder holds something.
+    """
+    if size not in sizes:
+        raise ValueError(f"no size {size!r}; there are: {', '.join(sizes)}")
+    if folder.exists() and any(folder.iterdir()):
+        raise FileExistsError(f"{folder} is not empty")
 
 
 def write_shards(folder: Path, stem: str, tensors: Iterable[tuple[str, Tensor]]) -> None:

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from workers.models.family import Drawing, Draws, TalkerModel
 from workers.talker.frames import FrameHistory
-from workers.talker.rows import RowSlots, fit
+from workers.talker.rows import RowSlots, fit, take_rows
 
 
 @dataclass(slots=True)
@@ -115,8 +115,7 @@ class TorchRunner:
             ValueError: the prompts are not the model's rows of one length.
         """
         fit(history, prompts, self._model.rows, self._max_model_len)
-        slot = self._slots.bind(history)
-        self._model.bind(slot, history.request, prompts, history.reference)
+        slot = take_rows(self._slots, self._model, history, prompts)
         self._songs[history.job] = Song(history, slot, len(prompts[0]))
 
     def free(self, job: str) -> int:

@@ -20,7 +20,7 @@ from workers.models.family import Drawing, TalkerModel
 from workers.runners.frame_copies import Arrived, FrameCopies
 from workers.runners.uploads import Uploads
 from workers.talker.frames import FrameHistory
-from workers.talker.rows import RowSlots
+from workers.talker.rows import RowSlots, take_rows
 
 # What the engine is told a row has sampled. It sees no codes: only whether the song goes on.
 FRAME, END = 0, 1
@@ -142,8 +142,8 @@ class VllmTalker:
         """
         logged = history.forced[: history.max_frames + history.lead]
         known = max(0, min(len(logged) - 1, history.sent + history.lead))
-        song = Song(history, self._slots.bind(history), len(prompts[0]), launched=known)
-        self.model.bind(song.slot, history.request, prompts, history.reference)
+        slot = take_rows(self._slots, self.model, history, prompts)
+        song = Song(history, slot, len(prompts[0]), launched=known)
         for codes in logged[:known]:
             history.add(codes, None)
         self._songs[history.job] = song

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
-
 import redis
 
-import broker_schemas
-from broker_schemas import keys
+from broker_schemas import keys, log
 from broker_schemas.codec import Tensor, pack, unpack
 from workers.models.family import Reference
-
-_SCRIPT = (Path(broker_schemas.__file__).parent / "artefacts.lua").read_text()
 
 
 class Artefacts:
@@ -24,15 +18,15 @@ class Artefacts:
 
     def __init__(self, client: redis.Redis, *, max_count: int = 1024, max_bytes: int = 512 << 20) -> None:
         self._client = client
-        self._limits = (max_bytes, max_count)
-        self._script = client.register_script(_SCRIPT)
+        self._limits = {"max_bytes": max_bytes, "max_count": max_count}
+        self._run = log.Scripts(client)
 
     def get(self, name: str) -> Reference | None:
         """Raises redis.RedisError."""
         kept = self._client.get(keys.artefact(name))
         if kept is None:
             return None
-        self._touch(name)
+        self._run(log.use_artefact(name, **self._limits))
         values = unpack(kept)
         codes = values["codes"]
         return Reference(values["speaker"].numpy(), None if codes is None else codes.numpy())
@@ -40,10 +34,5 @@ class Artefacts:
     def put(self, name: str, reference: Reference) -> None:
         """Raises redis.RedisError."""
         codes = None if reference.codes is None else Tensor.of(reference.codes)
-        self._touch(name, pack({"speaker": Tensor.of(reference.speaker), "codes": codes}))
-
-    def _touch(self, name: str, *content: bytes) -> None:
-        self._script(
-            keys=[keys.ARTEFACTS, keys.ARTEFACT_SIZES, keys.artefact(name)],
-            args=[name, int(time.time() * 1000), *self._limits, keys.artefact(""), *content],
-        )
+        content = pack({"speaker": Tensor.of(reference.speaker), "codes": codes})
+        self._run(log.use_artefact(name, content, **self._limits))

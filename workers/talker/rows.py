@@ -7,8 +7,12 @@ together. Nothing else is kept by slot between steps.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from workers.talker.frames import FrameHistory
+
+if TYPE_CHECKING:
+    from workers.models.family import TalkerModel
 
 
 class DoesNotFit(ValueError):
@@ -36,6 +40,23 @@ def fit(history: FrameHistory, prompts: list[list[int]], rows: int, positions: i
             f"{positions}"
         )
     history.max_frames = min(history.max_frames, room)
+
+
+def take_rows(slots: RowSlots, model: TalkerModel, history: FrameHistory, prompts: list[list[int]]) -> int:
+    """Give the job a slot, and have the model lay down by slot what its request says; a refused job leaves no trace.
+
+    Returns:
+        The slot.
+
+    Raises: as `RowSlots.bind` and `TalkerModel.bind` do.
+    """
+    slot = slots.bind(history)
+    try:
+        model.bind(slot, history.request, prompts, history.reference)
+    except BaseException:
+        slots.release(history.job)
+        raise
+    return slot
 
 
 class RowSlots:

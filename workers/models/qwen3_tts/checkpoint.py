@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from workers.models.qwen3_tts import config
-from workers.models.random_weights import Weight, write_json, write_shards
+from workers.models.random_weights import Weight, check_new, write_json, write_shards
 
 _LOGIT_STD = 2.5
 _HIDDEN_RMS = 0.3  # of both decoders' hidden states: their last norm's weight
@@ -174,10 +174,7 @@ def make_checkpoint(folder: Path, size: str, seed: int, device: str = "cpu") -> 
         ValueError: no such size.
         FileExistsError: the folder holds something.
     """
-    if size not in SIZES:
-        raise ValueError(f"no size {size!r}; there are: {', '.join(SIZES)}")
-    if folder.exists() and any(folder.iterdir()):
-        raise FileExistsError(f"{folder} is not empty")
+    check_new(folder, size, SIZES)
     widths, task = SIZES[size]
     on = torch.device(device)
     write_json(folder / "config.json", _model_config(widths, task))

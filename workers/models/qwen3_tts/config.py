@@ -84,8 +84,8 @@ def plan(first_chunk: int = FIRST_CHUNK_FRAMES) -> RampPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class PredictorConfig:
-    """The code predictor: a small Qwen3 decoder, with an embedding and a head for each residual codebook."""
+class DecoderConfig:
+    """A Qwen3 decoder's; the code predictor's own has no more."""
 
     vocab_size: int
     hidden_size: int
@@ -99,18 +99,9 @@ class PredictorConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class TalkerConfig:
+class TalkerConfig(DecoderConfig):
     """The talker's decoder, its two vocabularies, and the ids that steer it."""
 
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
-    rms_norm_eps: float
-    rope_theta: float
     max_position_embeddings: int
     text_vocab_size: int
     text_hidden_size: int
@@ -152,7 +143,7 @@ class SpeechConfig:
     tts_bos: int
     tts_eos: int
     talker: TalkerConfig
-    predictor: PredictorConfig
+    predictor: DecoderConfig
     speaker_encoder: SpeakerEncoderConfig
     speakers: Mapping[str, int]
     dialects: Mapping[str, str]
@@ -192,7 +183,7 @@ def load_config(folder: Path) -> SpeechConfig:
             tts_bos=stated["tts_bos_token_id"],
             tts_eos=stated["tts_eos_token_id"],
             talker=_sizes(TalkerConfig, talker, "talker_config", path),
-            predictor=_sizes(PredictorConfig, predictor, "code_predictor_config", path),
+            predictor=_sizes(DecoderConfig, predictor, "code_predictor_config", path),
             speaker_encoder=speaker_encoder_config(stated.get("speaker_encoder_config") or {}),
             speakers=talker.get("spk_id") or {},
             dialects={name: dialect for name, dialect in dialects.items() if dialect},
