@@ -5,21 +5,17 @@ Reached: the RMS of the difference below 1e-5 of the reference's RMS, whole and 
 
 from __future__ import annotations
 
-import os
-import subprocess
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 
 from tests.code2wav_checkpoint import TINY, write_speech_tokenizer
+from tests.parity.judge import ask_judge, needs_judge
 from workers.models.qwen3_tts.code2wav import Code2Wav, load_code2wav
 
-PYTHON = os.environ.get("SONGLINE_QWEN_TTS_PYTHON")
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
-    pytest.mark.skipif(not PYTHON, reason="SONGLINE_QWEN_TTS_PYTHON names no interpreter that has qwen-tts==0.1.1"),
+    needs_judge,
 ]
 
 TOLERANCE = 1e-5
@@ -37,8 +33,7 @@ def pair(request, tmp_path_factory) -> tuple[Code2Wav, dict[int, np.ndarray]]:
     folder = write_speech_tokenizer(tmp_path_factory.mktemp("checkpoint"), request.param)
     codes, sound = folder / "codes.npz", folder / "sound.npz"
     np.savez(codes, **{str(frames): utterance(frames) for frames in LENGTHS})
-    script = Path(__file__).with_name("qwen3_tts_reference.py")
-    subprocess.run([PYTHON, script, "decode_codes", folder, codes, sound], check=True)
+    ask_judge("decode_codes", folder, codes, sound)
     with np.load(sound) as judged:
         return load_code2wav(folder), {int(name): judged[name] for name in judged}
 

@@ -8,8 +8,6 @@ Two tokens never share an embedding, so that an embedding within 1e-5 of RMS is 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -19,17 +17,14 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional as F
 
+from tests.parity.judge import ask_judge, needs_judge
 from workers.models.qwen3_tts import config
 from workers.models.qwen3_tts.checkpoint import make_checkpoint
 from workers.models.qwen3_tts.prompt import NOTHING, Prompt, build_prompt
 from workers.models.qwen3_tts.tokenizer import load_tokenizer
 
-PYTHON = os.environ.get("SONGLINE_QWEN_TTS_PYTHON")
-pytestmark = pytest.mark.skipif(
-    not PYTHON, reason="SONGLINE_QWEN_TTS_PYTHON names no interpreter that has qwen-tts==0.1.1"
-)
+pytestmark = needs_judge
 
-SCRIPT = Path(__file__).with_name("qwen3_tts_reference.py")
 TOLERANCE = 1e-5
 TEXTS = (
     "Hello, world.",
@@ -109,7 +104,7 @@ def judged(request, tmp_path_factory) -> tuple[Path, list[dict], list[str], dict
                 question[f"{index}/codes"] = codes
     paths = tmp_path_factory.mktemp("prompts") / "asked.npz", tmp_path_factory.mktemp("prompts") / "built.npz"
     np.savez(paths[0], **question)
-    subprocess.run([PYTHON, SCRIPT, "prompts", folder, *paths], check=True)
+    ask_judge("prompts", folder, *paths)
     with np.load(paths[1]) as built:
         texts = [arguments["text"] for _, arguments, _ in asked]
         return folder, [params for _, _, params in asked], texts, dict(built)

@@ -6,8 +6,6 @@ rates the two resamplers differ by 1e-4 of the sound's RMS.
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -16,15 +14,15 @@ import soundfile
 import torch
 
 from broker_schemas.recordings import read_recording
+from tests.parity.judge import ask_judge, needs_judge
 from workers.models.qwen3_tts.checkpoint import make_checkpoint
 from workers.models.qwen3_tts.mel import log_mel
 from workers.models.qwen3_tts.reference import ReferenceEncoder
 from workers.models.qwen3_tts.resampling import resample
 
-PYTHON = os.environ.get("SONGLINE_QWEN_TTS_PYTHON")
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
-    pytest.mark.skipif(not PYTHON, reason="SONGLINE_QWEN_TTS_PYTHON names no interpreter that has qwen-tts==0.1.1"),
+    needs_judge,
 ]
 
 EXACT = ("short", "long", "stereo")  # long: past the sliding window that the config states
@@ -51,9 +49,8 @@ def judged(tmp_path_factory) -> tuple[ReferenceEncoder, Path, dict[str, np.ndarr
     soundfile.write(folder / "cd.wav", voice(3, 44_100), 44_100, "PCM_16")
     soundfile.write(folder / "phone.wav", voice(3, 8_000), 8_000, "PCM_16")
     soundfile.write(folder / "studio.wav", voice(3, 48_000), 48_000, "PCM_16")
-    script = Path(__file__).with_name("qwen3_tts_reference.py")
     encoded = folder / "encoded.npz"
-    subprocess.run([PYTHON, script, "encode_recordings", folder / "checkpoint", folder, encoded], check=True)
+    ask_judge("encode_recordings", folder / "checkpoint", folder, encoded)
     with np.load(encoded) as arrays:
         return ReferenceEncoder(folder / "checkpoint", {}), folder, dict(arrays)
 

@@ -6,9 +6,7 @@ Hidden states differ by at most 1e-5 of the reference's RMS; codes are equal.
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from broker_schemas.events import JobRequested
+from tests.parity.judge import ask_judge, needs_judge
 from tests.tiny_checkpoint import tiny_checkpoint
 from workers.models.family import Draws
 from workers.models.qwen3_tts import config
@@ -25,10 +24,9 @@ from workers.runners.torch_runner import TorchRunner
 from workers.talker.frames import FrameHistory
 from workers.talker.sampling import draw_keys, gumbel
 
-PYTHON = os.environ.get("SONGLINE_QWEN_TTS_PYTHON")
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
-    pytest.mark.skipif(not PYTHON, reason="SONGLINE_QWEN_TTS_PYTHON names no interpreter that has qwen-tts==0.1.1"),
+    needs_judge,
 ]
 
 TOLERANCE = 1e-5
@@ -104,8 +102,7 @@ def ask(folder: Path, tmp_path: Path, frames: int, text: str, params: dict, nois
     }
     asked, said = tmp_path / "asked.npz", tmp_path / "said.npz"
     np.savez(asked, request=json.dumps(request), **({} if noise is None else {"noise": noise}))
-    script = Path(__file__).with_name("qwen3_tts_reference.py")
-    subprocess.run([PYTHON, script, "speak", folder, asked, said], check=True)
+    ask_judge("speak", folder, asked, said)
     with np.load(said) as arrays:
         return dict(arrays)
 
