@@ -144,6 +144,9 @@ class InstantAcoustic:
     after_window: Callable[[int], None] = lambda index: None
     batches: list[int] = field(default_factory=list)  # how many windows each call had
 
+    def shape(self, frames: int, *, last: bool) -> tuple[int, ...]:
+        return (frames,)
+
     def windows(self, asked: Sequence[Window]) -> list[Decoded | None]:
         self.batches.append(len(asked))
         decoded = []

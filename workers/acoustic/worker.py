@@ -163,7 +163,19 @@ class AcousticWorker:
             for job, sounding in self._sounding.items()
             if sounding.carry.windows < sounding.windows and not (sounding.done or sounding.owned.lease.over)
         ]
-        return [self._sounding[chosen.job] for chosen in first_to_run_dry(ready, self._window_s, self._model.batch)]
+        if self._model.batch == 1:
+            return [self._sounding[chosen.job] for chosen in first_to_run_dry(ready, self._window_s)]
+        urgent = [self._sounding[chosen.job] for chosen in first_to_run_dry(ready, self._window_s, len(ready))]
+        shapes = {sounding: self._shape(sounding) for sounding in urgent}
+        return [sounding for sounding in urgent if shapes[sounding] == shapes[urgent[0]]][: self._model.batch]
+
+    def _shape(self, sounding: Sounding) -> tuple:
+        """What its next window costs: nobody waits for the sound of a longer one."""
+        state, index, plan = sounding.owned.state, sounding.carry.windows, sounding.plan
+        start, end = plan.bounds(index, state.frames)
+        reference = state.reference.codes if state.reference is not None and index == 0 else None
+        shape = self._model.shape(end - start, last=state.terminal and index + 1 == plan.count(state.frames))
+        return shape, None if reference is None else tuple(reference.shape), sounding.decoded < index
 
     # --- a window of each ---------------------------------------------------------------------------------------------
 

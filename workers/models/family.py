@@ -152,6 +152,10 @@ class AcousticModel(Protocol):
 
     batch: int  # windows that one call decodes at most
 
+    def shape(self, frames: int, *, last: bool) -> tuple[int, ...]:
+        """What a window of so many frames costs: those of one shape are best decoded together."""
+        ...
+
     def windows(self, asked: Sequence[Window]) -> list[Decoded | None]:
         """Decode windows of different jobs; each has the bytes that it would have alone.
 

@@ -235,10 +235,15 @@ def exact(bench: Bench) -> None:
                 bench.put(name, rows[name], notes)
 
 
+_CODE2WAV_DTYPES = ("float32", "tf32", "bfloat16")
+_CODE2WAV_BATCHES = (1, 8, 16, 32)
+
+
 def steps(bench: Bench) -> None:
     """Point 4: milliseconds a step, and what they go to."""
     rows, notes = [], []
-    at_once = [songs for songs in (1, 4, 8, 16) if songs <= max(bench.plan.levels)]
+    several = (1, 16, 64) if bench.family == "qwen3_tts" and bench.on_cuda else (1, 4, 8, 16)
+    at_once = [songs for songs in several if songs <= bench.plan.stepped]
     for runner in bench.runners:
         for name, extra in _modes(bench, runner).items():
             wanted = {"at_once": at_once, "measured": bench.plan.measured}
@@ -262,6 +267,9 @@ def _modes(bench: Bench, runner: str) -> dict[str, dict[str, Any]]:
 
 def acoustic(bench: Bench) -> None:
     """A window's time by the acoustic stage's options, and how far its sound is from float32's."""
+    if bench.family == "qwen3_tts":
+        _calls_of_code2wav(bench)
+        return
     rows, notes, exact = [], [], None
     for name, options in _acoustic_options(bench).items():
         tree = bench.tree("torch", {"acoustic": {"options": options}})
@@ -272,6 +280,21 @@ def acoustic(bench: Bench) -> None:
             error = float(np.mean((sound - exact) ** 2))
             below = f"{10 * math.log10(float(np.mean(exact**2)) / error):.1f}" if error else "exact"
             rows.append({"options": name, **row, "dB over the error": below})
+        bench.put("acoustic", rows, notes)
+
+
+def _calls_of_code2wav(bench: Bench) -> None:
+    """Each length's call by dtype and batch; how far the sound is from float32's."""
+    rows, notes, exact = [], [], {}
+    cuda = bench.on_cuda
+    for dtype, batch in itertools.product(_CODE2WAV_DTYPES if cuda else ("float32",), _CODE2WAV_BATCHES):
+        tree = bench.tree("torch", {"acoustic": {"options": {"dtype": dtype, "batch": batch}}})
+        for row in bench.kept("acoustic", f"{dtype}, {batch}", notes, "calls", tree, measured=bench.plan.windows * 4):
+            sound = np.array(row.pop("sound"), np.float64)
+            exact.setdefault(row["frames"], sound)
+            error = float(np.mean((sound - exact[row["frames"]]) ** 2))
+            below = f"{10 * math.log10(float(np.mean(exact[row['frames']] ** 2)) / error):.1f}" if error else "exact"
+            rows.append({"dtype": dtype, "batch": batch, **row, "dB over the error": below})
         bench.put("acoustic", rows, notes)
 
 

@@ -24,7 +24,7 @@ from tests.bench.gpu import kernels
 from tests.bench.gpu.playing import Stage
 from tests.bench.gpu.songs import Scenario, Song, Visit
 from workers import run
-from workers.models.family import load_family
+from workers.models.family import Window, load_family
 from workers.settings import Settings, load
 from workers.talker.frames import FrameHistory
 
@@ -148,7 +148,35 @@ def acoustic(settings: Settings, windows: int) -> Iterator[dict[str, Any]]:
     }
 
 
-WORKS: dict[str, Callable[..., Iterator[dict[str, Any]]]] = {"play": play, "steps": steps, "acoustic": acoustic}
+def calls(settings: Settings, measured: int) -> Iterator[dict[str, Any]]:
+    """A row for each length of Code2Wav's calls, every one full: milliseconds a call, and sound a second."""
+    torch.set_num_threads(settings.acoustic.threads)
+    began = time.perf_counter()
+    model = load_family(settings.family).acoustic(settings.checkpoint, settings.acoustic.options)
+    loaded, random = time.perf_counter() - began, np.random.default_rng(0)
+    for frames in (1, 2, 4, 8, 16, 25):
+        states: list[dict[str, Any]] = [{}] * model.batch
+        times, sound = [], np.empty(0)
+        for index in range(measured + 2):
+            codes = random.integers(0, 2000, (frames, 16)).astype(np.int16)
+            asked = [Window(codes, index, False, 0, state, lambda: None) for state in states]
+            began = time.perf_counter()
+            decoded = model.windows(asked)
+            times.append(1000 * (time.perf_counter() - began))
+            states, sound = [own.state for own in decoded], decoded[0].pcm
+            assert all(np.array_equal(own.pcm, sound) for own in decoded)
+        median = statistics.median(times[2:])
+        seconds = model.batch * len(sound) / model.sample_rate
+        row = {"frames": frames, "call_ms": median, "sound_s_per_s": 1000 * seconds / median, "loaded_s": loaded}
+        yield {**row, "sound": sound[::16, 0].tolist(), **_memory()}
+
+
+WORKS: dict[str, Callable[..., Iterator[dict[str, Any]]]] = {
+    "play": play,
+    "steps": steps,
+    "acoustic": acoustic,
+    "calls": calls,
+}
 
 
 def main() -> None:

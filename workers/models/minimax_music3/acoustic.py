@@ -23,9 +23,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from workers.checkpoints import CheckpointError, fill_module, load_component
+from workers.models.cuda_graph import Graphed
 from workers.models.family import Decoded, Dropped, Window
 from workers.models.minimax_music3 import config
-from workers.models.minimax_music3.cuda_graph import Graphed
 from workers.models.minimax_music3.noise import solver_noise
 from workers.models.minimax_music3.resampler import resample
 from workers.models.minimax_music3.solver import EulerStep, Solver, solver_times
@@ -105,6 +105,10 @@ class MusicAcoustic:
         frames = config.PLAN.window
         conditioning = np.zeros((frames, self.width), np.float32)
         self.window(conditioning, index=0, last=False, seed=0, state={}, check=lambda: None)
+
+    def shape(self, frames: int, *, last: bool) -> tuple[int, ...]:
+        """See AcousticModel."""
+        return (frames,)
 
     def windows(self, asked: Sequence[Window]) -> list[Decoded | None]:
         """See `AcousticModel.windows`: one after the other."""

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from workers.checkpoints import CheckpointError
+from workers.models.cuda_graph import Pace
 from workers.models.minimax_music3 import config
-from workers.models.minimax_music3.cuda_graph import Pace
 
 _PIN_NOISE = 1.0 - 1e-6  # the noise that pinned latents have left at t = 1 is 1e-6 of what they began with
 

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from workers.models.cuda_graph import Graphed
 from workers.models.family import Decoded, Dropped, Window
 from workers.models.qwen3_tts import config
 from workers.models.qwen3_tts.code2wav import Code2Wav, load_code2wav
@@ -26,7 +27,7 @@ from workers.models.qwen3_tts.code2wav_state import Packed, StateLayout
 
 LENGTHS = (1, 2, 4, 8, 16, 25)  # frames of a call
 _DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
-_OPTIONS = frozenset({"device", "dtype", "lengths", "batch"})
+_OPTIONS = frozenset({"device", "dtype", "lengths", "batch", "cuda_graph"})
 
 
 class Call(NamedTuple):
@@ -59,6 +60,7 @@ class SpeechAcoustic:
         lengths: frames of a call of the decoder, 1 among them.
         batch: rows of a call, so the most windows that one decodes. Bytes depend on it.
         tf32: whether convolutions may round their inputs to ten bits (CUDA).
+        cuda_graph: whether each length's call is a CUDA graph.
     """
 
     sample_rate = config.SAMPLE_RATE
@@ -67,7 +69,13 @@ class SpeechAcoustic:
     keeps_state = False
 
     def __init__(
-        self, decoder: Code2Wav, *, lengths: tuple[int, ...] = LENGTHS, batch: int = 1, tf32: bool = False
+        self,
+        decoder: Code2Wav,
+        *,
+        lengths: tuple[int, ...] = LENGTHS,
+        batch: int = 1,
+        tf32: bool = False,
+        cuda_graph: bool = False,
     ) -> None:
         if not lengths or min(lengths) != 1:
             raise ValueError(f"lengths must be whole numbers from 1, with 1 among them, got {lengths}")
@@ -83,6 +91,10 @@ class SpeechAcoustic:
         state = decoder.init_state(1)
         self._layout = StateLayout(state)
         self._fresh = tuple(rows[0] for rows in self._layout.pack(state))
+        self._steps: dict[int, Callable[..., tuple[Tensor, ...]]] = dict.fromkeys(self._lengths, self._step)
+        if cuda_graph:
+            pool = torch.cuda.graph_pool_handle()
+            self._steps = {length: Graphed(self._step, pool) for length in self._lengths}
 
     def window(
         self,
@@ -132,7 +144,31 @@ class SpeechAcoustic:
                 for decoding in waiting:
                     decoding.dropped = _is_dropped(decoding.window)
                 self._call([decoding for decoding in waiting if not decoding.dropped])
-            return [self._decoded(decoding) for decoding in decodings]
+            return self._decoded(decodings)
+
+    @torch.inference_mode()
+    def warm_up(self) -> None:
+        """Set up, and capture, the call of each length, so that no job waits for it; see what it does with rows.
+
+        Raises:
+            ValueError: where a call has several rows, a row's bytes hang on its place among them.
+        """
+        with self._on_stream(), self._arithmetic():
+            for length in self._lengths:
+                self._check_rows(length)
+
+    def _check_rows(self, length: int) -> None:
+        """One stream in every place of two calls, the second from where the first came to."""
+        sizes = self._decoder.sizes
+        codes = np.random.default_rng(length).integers(0, sizes.codes, (2, 1, length, sizes.codebooks))
+        packed = [torch.stack([rows] * self.batch) for rows in self._fresh]
+        for call in torch.from_numpy(codes).to(self._device).expand(2, self.batch, -1, -1):
+            sound, *packed = self._steps[length](call, *packed)
+            if not all(torch.equal(rows, rows[:1].expand_as(rows)) for rows in (sound, *packed)):
+                raise ValueError(
+                    f"batch {self.batch}: on this device, a call of {length} frames gives equal rows different bytes;"
+                    " take another batch, or 1"
+                )
 
     def calls(self, frames: int, *, last: bool) -> list[Call]:
         """The calls that decode so many frames: in full, but that the last call of the last window may be padded."""
@@ -145,6 +181,10 @@ class SpeechAcoustic:
             count, rest = divmod(rest, length)
             calls += [Call(length, length)] * count
         return calls
+
+    def shape(self, frames: int, *, last: bool) -> tuple[int, ...]:
+        """The lengths of the calls that decode so many frames."""
+        return tuple(call.length for call in self.calls(frames, last=last))
 
     def _begun(self, window: Window) -> _Decoding:
         first = window.index == 0
@@ -172,26 +212,33 @@ class SpeechAcoustic:
             codes[row, : decoding.calls[0][0].frames] = decoding.calls[0][1]
         states = [decoding.state for decoding in sharing] + [self._fresh] * (self.batch - len(sharing))
         packed = tuple(torch.stack(rows) for rows in zip(*states, strict=True))
-        sound, packed = self._step(torch.from_numpy(codes).to(self._device), packed)
+        sound, *packed = self._steps[length](torch.from_numpy(codes).to(self._device), *packed)
         for row, decoding in enumerate(sharing):
             call, _, heard = decoding.calls.popleft()
             decoding.state = tuple(rows[row].clone() for rows in packed)
             if heard:
                 decoding.sounds.append(sound[row, : call.frames * self._decoder.samples_per_frame])
 
-    def _step(self, codes: Tensor, packed: Packed) -> tuple[Tensor, Packed]:
-        """Codes (batch, length, codebooks) int64 and states -> (batch, samples) int16 and states.
+    def _step(self, codes: Tensor, *packed: Tensor) -> tuple[Tensor, ...]:
+        """Codes (batch, length, codebooks) int64 and states -> (batch, samples) int16, then the states.
 
         All that a call computes: tensors of fixed shapes in and out, and no wait for the device.
         """
         sound, state = self._decoder.decode(codes, self._layout.unpack(packed))
-        return (sound * 32_767.0).round().to(torch.int16), self._layout.pack(state)
+        return (sound * 32_767.0).round().to(torch.int16), *self._layout.pack(state)
 
-    def _decoded(self, decoding: _Decoding) -> Decoded | None:
-        if decoding.dropped:
-            return None
-        state = {} if decoding.window.last else {_name(rows.dtype): rows for rows in decoding.state}
-        return Decoded(torch.cat(decoding.sounds)[:, None].cpu().numpy(), state)
+    def _decoded(self, decodings: list[_Decoding]) -> list[Decoded | None]:
+        """What is heard of each; one copy brings all of it to the host."""
+        heard = [decoding for decoding in decodings if not decoding.dropped]
+        if not heard:
+            return [None] * len(decodings)
+        sound = torch.cat([piece for decoding in heard for piece in decoding.sounds])[:, None].cpu().numpy()
+        ends = np.cumsum([sum(map(len, decoding.sounds)) for decoding in heard])
+        decoded = {
+            decoding: Decoded(own, {} if decoding.window.last else _named(decoding.state))
+            for decoding, own in zip(heard, np.split(sound, ends[:-1]), strict=True)
+        }
+        return [decoded.get(decoding) for decoding in decodings]
 
     def _validate(self, window: Window) -> None:
         self._validate_codes("codes", window.frames)
@@ -240,6 +287,10 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def _named(state: Packed) -> dict[str, Tensor]:
+    return {_name(rows.dtype): rows for rows in state}
+
+
 def load_acoustic(folder: Path, settings: dict[str, Any]) -> SpeechAcoustic:
     """The acoustic stage of a checkpoint.
 
@@ -247,11 +298,11 @@ def load_acoustic(folder: Path, settings: dict[str, Any]) -> SpeechAcoustic:
         folder: the checkpoint.
         settings: the defaults in brackets: `device` ("cpu"); `dtype` ("float32", or "bfloat16", or on CUDA "tf32");
             `lengths` ([1, 2, 4, 8, 16, 25]), the frames of a call of the decoder, which a ramp best keeps to; `batch`
-            (1), the windows that a call may decode.
+            (1), the windows that a call may decode; `cuda_graph` (true on CUDA, where alone it can be).
 
     Raises:
         CheckpointError: the checkpoint is not whole, or is not one of this family.
-        ValueError: a setting is not one of these.
+        ValueError: a setting is not one of these, or `batch` is one that bytes would hang on: see `warm_up`.
     """
     if unknown := settings.keys() - _OPTIONS:
         raise ValueError(f"unknown acoustic settings: {', '.join(sorted(unknown))}")
@@ -267,5 +318,15 @@ def load_acoustic(folder: Path, settings: dict[str, Any]) -> SpeechAcoustic:
     batch = settings.get("batch", 1)
     if type(batch) is not int:
         raise ValueError(f"batch must be a whole number, got {batch!r}")
+    cuda_graph = settings.get("cuda_graph", device.type == "cuda")
+    if not isinstance(cuda_graph, bool):
+        raise ValueError(f"cuda_graph must be true or false, got {cuda_graph!r}")
+    if cuda_graph and device.type != "cuda":
+        raise ValueError(f"cuda_graph: true is for CUDA, and the device is {device.type}")
     decoder = load_code2wav(folder, device, _DTYPES[dtype])
-    return SpeechAcoustic(decoder, lengths=tuple(lengths), batch=batch, tf32=dtype == "tf32")
+    acoustic = SpeechAcoustic(
+        decoder, lengths=tuple(lengths), batch=batch, tf32=dtype == "tf32", cuda_graph=cuda_graph
+    )  # fmt: skip
+    if batch > 1 or cuda_graph:
+        acoustic.warm_up()
+    return acoustic

@@ -17,24 +17,26 @@ class Graphed:
     is the caller's own; the kernels, and so the bits, are those of the first call.
 
     Args:
-        function: tensors in, one tensor out.
+        function: tensors in; a tensor, or several, out.
         pool: memory that it may share with other graphs, where no two of them ever run at once.
     """
 
-    def __init__(self, function: Callable[..., Tensor], pool: tuple[int, int]) -> None:
+    def __init__(self, function: Callable[..., Tensor | tuple[Tensor, ...]], pool: tuple[int, int]) -> None:
         self._function = function
         self._pool = pool
         self._graph: torch.cuda.CUDAGraph | None = None
         self._inputs: tuple[Tensor, ...] = ()
-        self._output: Tensor | None = None
+        self._output: Tensor | tuple[Tensor, ...] = ()
 
-    def __call__(self, *inputs: Tensor) -> Tensor:
+    def __call__(self, *inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
         if self._graph is None:
             self._capture(inputs)
         for buffer, new in zip(self._inputs, inputs, strict=True):
             buffer.copy_(new)
         self._graph.replay()
-        return self._output.clone()
+        if isinstance(self._output, Tensor):
+            return self._output.clone()
+        return tuple(tensor.clone() for tensor in self._output)
 
     def _capture(self, inputs: tuple[Tensor, ...]) -> None:
         self._inputs = tuple(tensor.clone() for tensor in inputs)
