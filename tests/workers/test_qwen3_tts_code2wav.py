@@ -13,6 +13,7 @@ from torch import Tensor
 from tests.code2wav_checkpoint import TINY, write_speech_tokenizer
 from workers.checkpoints import CheckpointError, PartialDownload
 from workers.models.qwen3_tts.code2wav import Code2Wav, fold, load_code2wav
+from workers.models.qwen3_tts.code2wav_layers import CausalConv
 from workers.models.qwen3_tts.code2wav_sizes import Code2WavSizes
 
 TOLERANCE = 1e-5  # of the RMS
@@ -138,6 +139,23 @@ def test_rows_do_not_hear_each_other(decoder) -> None:
     assert not torch.equal(sound[1], beside[1])
     alone, _ = play(decoder, mine[:, :frames], cuts)
     assert relative(sound[0], alone[0]) < TOLERANCE
+
+
+@pytest.mark.parametrize("dilation", [1, 3, 9])
+def test_a_convolution_is_the_same_as_a_product(dilation: int) -> None:
+    random = torch.Generator().manual_seed(dilation)
+    x, kept = (torch.randn(2, frames, 5, generator=random) for frames in (20, 6 * dilation))
+    outcomes = []
+    for as_product in (True, False):
+        torch.manual_seed(0)
+        layer, state = CausalConv(5, 3, 7, dilation=dilation), {"": kept}
+        published = layer.conv
+        layer.fold(as_product=as_product)
+        with torch.no_grad():
+            outcomes.append((layer(x, state), state[""]))
+            whole = published(torch.cat((kept, x), dim=1).transpose(1, 2)).transpose(1, 2)
+        torch.testing.assert_close(outcomes[-1][0], whole)
+    assert torch.equal(outcomes[0][1], outcomes[1][1])
 
 
 def test_decoding_reads_nothing_back_from_the_device() -> None:

@@ -99,6 +99,11 @@ class TalkerModel(Protocol):
         """
         ...
 
+    def compile_draw(self) -> None:
+        """Have torch.compile fuse small kernels of `draw`, and of nothing else: in a resumed song the feedback is
+        computed in other company, and must round alike."""
+        ...
+
     def draw(self, hidden: torch.Tensor, codes: torch.Tensor, drawing: Drawing) -> Draws:
         """Draw a frame for the slots of `drawing`, at one padded shape. Never waits for the device on CUDA.
 

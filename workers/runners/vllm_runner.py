@@ -6,6 +6,7 @@ through it, but comes from `VllmTalker`.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from pathlib import Path
@@ -19,6 +20,8 @@ from workers.runners.vllm_environment import prepare_environment
 from workers.settings import BadSettings, TalkerSettings, step_tokens
 from workers.talker.frames import FrameHistory
 from workers.talker.rows import fit
+
+logger = logging.getLogger(__name__)
 
 _BLOCK = 32  # positions that keys and values are kept by; the least on the CPU
 
@@ -49,6 +52,7 @@ class VllmRunner:
                 self._config = self._engine_config(family, checkpoint, folder)
                 self._check_graph()
                 self._check_cache()
+                self._choose_replay()
                 if settings.num_gpu_blocks is not None:
                     self._check_room(settings.num_gpu_blocks)
                 self._client = self._start()
@@ -159,6 +163,22 @@ class VllmRunner:
                 f"{stated.cudagraph_capture_sizes}: a song's bits need FULL or FULL_DECODE_ONLY, of the one size "
                 f"{self._decode_rows}. Leave both out, or set talker.batch_invariant"
             )
+
+    def _choose_replay(self) -> None:
+        """Known frames are computed again in chunks where that is shown to give the bits of the steps they had."""
+        if not self._cuda or self._settings.replay != "chunks":
+            return
+        from workers.runners.vllm_model import CONFIG
+        from workers.runners.vllm_replay import chunks_have_the_bits_of_steps
+
+        model, parallel = self._config.model_config, self._config.parallel_config
+        if not chunks_have_the_bits_of_steps(
+            heads=model.get_num_attention_heads(parallel), kv_heads=model.get_num_kv_heads(parallel),
+            head_dim=model.get_head_size(), dtype=model.dtype, rows=self._rows, chunk=self._settings.max_jobs,
+            block=_BLOCK, positions=self._positions,
+        ):  # fmt: skip
+            logger.info("attention gives several positions at once other bits here: frames are replayed one by one")
+            self._config.additional_config[CONFIG]["replay_chunk"] = 1
 
     @property
     def _song_blocks(self) -> int:

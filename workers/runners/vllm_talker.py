@@ -111,11 +111,8 @@ class VllmTalker:
         self._frame_codes = zeros(max_jobs, model.codebooks, of=torch.int16)
         self._frame_ended = zeros(max_jobs, of=torch.bool)
         self._frame_conditioning: Tensor | None = None
-        # The feedback stays as it is: in a resumed song it is computed in other company, and must round alike.
-        self._draw_frames = model.draw
         if compiled:
-            # Which kernel is fastest must not be measured: another choice, another rounding.
-            self._draw_frames = torch.compile(model.draw, dynamic=False, options={"deterministic": True})
+            model.compile_draw()
         self._graph = self._captured() if graph else None
 
     # --- songs --------------------------------------------------------------------------------------------------------
@@ -283,7 +280,7 @@ class VllmTalker:
         codes = self._codes[self._all, self._draws]
         hidden = self._hidden[:-1].view(self.model.rows, self._max_jobs, -1)
         who = Drawing(slots, self._seeds[slots], draws, self._codes, repeats=draws < self._forced[slots])
-        drawn = self._draw_frames(hidden, codes, who)
+        drawn = self.model.draw(hidden, codes, who)
         self._codes[self._all, self._draws] = drawn.codes
         drew = (self._draws < self._max_draws)[:, None]
         self._next.copy_(torch.where(drew, self.model.feedback(drawn.codes, self._all, self._draws), self._next))

@@ -29,6 +29,7 @@ from workers.models.minimax_music3 import config
 from workers.models.minimax_music3.noise import solver_noise
 from workers.models.minimax_music3.resampler import resample
 from workers.models.minimax_music3.solver import EulerStep, Solver, solver_times
+from workers.models.options import switch
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _VOCODER_DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
@@ -258,7 +259,7 @@ def load_acoustic(folder: Path, settings: dict[str, Any]) -> MusicAcoustic:
     dtype = _chosen(settings, "dtype", _DTYPES)
     vocoder_dtype = _chosen(settings, "vocoder_dtype", _VOCODER_DTYPES)
     tf32 = settings.get("vocoder_dtype") == "tf32"
-    cuda_graph, compiled = _switch(settings, "cuda_graph", on_cuda), _switch(settings, "compile", False)
+    cuda_graph, compiled = switch(settings, "cuda_graph", on_cuda), switch(settings, "compile", False)
     for name, needs_cuda in (("vocoder_dtype: tf32", tf32), ("cuda_graph: true", cuda_graph)):
         if needs_cuda and not on_cuda:
             raise ValueError(f"{name} is for CUDA, and the device is {device.type}")
@@ -292,13 +293,6 @@ def _chosen(settings: dict[str, Any], name: str, choices: dict[str, torch.dtype]
     if chosen not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, got {chosen!r}")
     return choices[chosen]
-
-
-def _switch(settings: dict[str, Any], name: str, default: bool) -> bool:
-    chosen = settings.get(name, default)
-    if not isinstance(chosen, bool):
-        raise ValueError(f"{name} must be true or false, got {chosen!r}")
-    return chosen
 
 
 class HeldRotary(torch.nn.Module):

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from broker_schemas.events import JobRequested
 from workers.checkpoints import CheckpointError, fill_module, load_component, load_tensors
 from workers.models.family import Drawing, Draws, EmbedTokens, Reference
+from workers.models.fusing import fused
 from workers.models.minimax_music3 import config
 from workers.models.minimax_music3.depth_decoder import DepthDecoder
 from workers.models.minimax_music3.prompt import build_prompt, unconditional
@@ -93,6 +94,10 @@ class MusicTalker:
         for codebook in range(2, config.CODEBOOKS):
             residual += self._depth.embed(codes[:, codebook], codebook)
         return (semantic + residual.to(semantic.dtype)) * config.CODEBOOKS**-0.5
+
+    def compile_draw(self) -> None:
+        """See TalkerModel."""
+        self.draw = fused(self.draw)
 
     def draw(self, hidden: Tensor, codes: Tensor, drawing: Drawing) -> Draws:
         """See TalkerModel. The depth decoder runs only where a job draws, or wants conditioning."""

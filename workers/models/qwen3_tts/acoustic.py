@@ -21,13 +21,14 @@ from torch import Tensor
 
 from workers.models.cuda_graph import Graphed
 from workers.models.family import Decoded, Dropped, Window
+from workers.models.options import switch
 from workers.models.qwen3_tts import config
 from workers.models.qwen3_tts.code2wav import Code2Wav, load_code2wav
 from workers.models.qwen3_tts.code2wav_state import Packed, StateLayout
 
 LENGTHS = (1, 2, 4, 8, 16, 25)  # frames of a call
 _DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
-_OPTIONS = frozenset({"device", "dtype", "lengths", "batch", "cuda_graph"})
+_OPTIONS = frozenset({"device", "dtype", "lengths", "batch", "cuda_graph", "compile"})
 
 
 class Call(NamedTuple):
@@ -59,7 +60,7 @@ class SpeechAcoustic:
         decoder: on one device.
         lengths: frames of a call of the decoder, 1 among them.
         batch: rows of a call, so the most windows that one decodes. Bytes depend on it.
-        tf32: whether convolutions may round their inputs to ten bits (CUDA).
+        tf32: whether products may round their inputs to ten bits (CUDA).
         cuda_graph: whether each length's call is a CUDA graph.
     """
 
@@ -262,17 +263,16 @@ class SpeechAcoustic:
 
     @contextmanager
     def _arithmetic(self) -> Iterator[None]:
-        """cuDNN as this stage needs it, whatever else the process does with it: never choosing kernels by timing."""
+        """float32 products as this stage needs them, whatever else the process does with them."""
         if self._device.type != "cuda":
             yield
             return
-        cudnn = torch.backends.cudnn
-        before = cudnn.benchmark, cudnn.deterministic, cudnn.conv.fp32_precision
-        cudnn.benchmark, cudnn.deterministic, cudnn.conv.fp32_precision = False, True, "tf32" if self._tf32 else "ieee"
+        products = torch.backends.cuda.matmul
+        before, products.fp32_precision = products.fp32_precision, "tf32" if self._tf32 else "ieee"
         try:
             yield
         finally:
-            cudnn.benchmark, cudnn.deterministic, cudnn.conv.fp32_precision = before
+            products.fp32_precision = before
 
 
 def _is_dropped(window: Window) -> bool:
@@ -298,7 +298,8 @@ def load_acoustic(folder: Path, settings: dict[str, Any]) -> SpeechAcoustic:
         folder: the checkpoint.
         settings: the defaults in brackets: `device` ("cpu"); `dtype` ("float32", or "bfloat16", or on CUDA "tf32");
             `lengths` ([1, 2, 4, 8, 16, 25]), the frames of a call of the decoder, which a ramp best keeps to; `batch`
-            (1), the windows that a call may decode; `cuda_graph` (true on CUDA, where alone it can be).
+            (1), the windows that a call may decode; `cuda_graph` (true on CUDA, where alone it can be); `compile`
+            (false), which takes some seconds at the start.
 
     Raises:
         CheckpointError: the checkpoint is not whole, or is not one of this family.
@@ -318,15 +319,16 @@ def load_acoustic(folder: Path, settings: dict[str, Any]) -> SpeechAcoustic:
     batch = settings.get("batch", 1)
     if type(batch) is not int:
         raise ValueError(f"batch must be a whole number, got {batch!r}")
-    cuda_graph = settings.get("cuda_graph", device.type == "cuda")
-    if not isinstance(cuda_graph, bool):
-        raise ValueError(f"cuda_graph must be true or false, got {cuda_graph!r}")
+    cuda_graph = switch(settings, "cuda_graph", device.type == "cuda")
     if cuda_graph and device.type != "cuda":
         raise ValueError(f"cuda_graph: true is for CUDA, and the device is {device.type}")
+    compiled = switch(settings, "compile", False)
     decoder = load_code2wav(folder, device, _DTYPES[dtype])
+    if compiled:
+        decoder.compile_kernels()
     acoustic = SpeechAcoustic(
         decoder, lengths=tuple(lengths), batch=batch, tf32=dtype == "tf32", cuda_graph=cuda_graph
     )  # fmt: skip
-    if batch > 1 or cuda_graph:
+    if batch > 1 or cuda_graph or compiled:
         acoustic.warm_up()
     return acoustic

@@ -1,7 +1,10 @@
 """Code2Wav's layers: causal convolutions that keep the end of their input, and what stands between them.
 
-State is one dict of tensors for the whole decoder. A layer reads the entry under its own name and puts the next one in
-its place; names are the layers' paths in the decoder. An entry owns its memory and its shape never changes.
+What goes from layer to layer is laid out by time: (B, T, channels). State is one dict of tensors for the whole decoder.
+A layer reads the entry under its own name and puts the next one in its place; names are the layers' paths in the
+decoder. An entry owns its memory and its shape never changes.
+
+A layer's weights have the published names and shapes until `fold`, which lays them out as they are computed with.
 """
 
 from __future__ import annotations
@@ -29,21 +32,70 @@ class Stateful(nn.Module):
 class CausalConv(Stateful):
     """A convolution of stride 1 that looks back only. It keeps its last (kernel - 1) * dilation inputs."""
 
-    def __init__(self, inner: int, outer: int, kernel: int, *, dilation: int = 1, groups: int = 1) -> None:
+    def __init__(self, inner: int, outer: int, kernel: int, *, dilation: int = 1) -> None:
         super().__init__()
-        self.conv = nn.Conv1d(inner, outer, kernel, dilation=dilation, groups=groups)
+        self.conv = nn.Conv1d(inner, outer, kernel, dilation=dilation)
         self._inner = inner
         self._kept = (kernel - 1) * dilation
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
-        return {self.name: (self._inner, self._kept)} if self._kept else {}
+        return {self.name: (self._kept, self._inner)} if self._kept else {}
+
+    def fold(self, *, as_product: bool) -> None:
+        """Lay the weights out as they are multiplied: as one matrix, or with channels last for a convolution."""
+        weight = self.conv.weight
+        laid_out = weight[:, :, None].contiguous(memory_format=torch.channels_last)
+        if as_product or weight.shape[2] == 1:
+            laid_out = weight.transpose(1, 2).flatten(1).contiguous()
+        self.register_buffer("weight", laid_out)
+        self.register_buffer("bias", self.conv.bias.detach())
+        self._kernel, self._dilation = weight.shape[2], self.conv.dilation[0]
+        del self.conv
 
     def forward(self, x: Tensor, state: State) -> Tensor:
-        """(B, inner, T) -> (B, outer, T)."""
-        if self._kept:
-            x = torch.cat((state[self.name], x), dim=-1)
-            state[self.name] = x[..., -self._kept :].clone()
-        return self.conv(x)
+        """(B, T, inner) -> (B, T, outer)."""
+        x = extended(self, x, self._kept, state)
+        if self.weight.dim() == 2:
+            return nn.functional.linear(self._seen(x), self.weight, self.bias)
+        image = x.transpose(1, 2)[:, :, None]
+        return nn.functional.conv2d(image, self.weight, self.bias, dilation=(1, self._dilation))[:, :, 0].transpose(
+            1, 2
+        )
+
+    def _seen(self, x: Tensor) -> Tensor:
+        """(B, kept + T, inner) -> (B, T, kernel * inner): all that each output looks at."""
+        if self._kernel == 1:
+            return x
+        step, (batch, length, inner) = x.stride(1), x.shape
+        shape = (batch, length - self._kept, self._kernel, inner)
+        return x.as_strided(shape, (x.stride(0), step, self._dilation * step, x.stride(2))).flatten(2)
+
+
+class DepthwiseConv(Stateful):
+    """A causal convolution of each channel by itself. It keeps its last kernel - 1 inputs."""
+
+    def __init__(self, channels: int, kernel: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(channels, channels, kernel, groups=channels)
+        self._channels = channels
+        self._kept = kernel - 1
+
+    def state_shapes(self) -> dict[str, tuple[int, ...]]:
+        return {self.name: (self._kept, self._channels)}
+
+    def fold(self) -> None:
+        self.register_buffer("taps", self.conv.weight[:, 0].T.contiguous())  # (kernel, channels)
+        self.register_buffer("bias", self.conv.bias.detach())
+        del self.conv
+
+    def forward(self, x: Tensor, state: State) -> Tensor:
+        """(B, T, channels) -> the same shape."""
+        frames = x.shape[1]
+        x = extended(self, x, self._kept, state)
+        total = self.bias.expand(len(x), frames, -1)
+        for offset, tap in enumerate(self.taps):
+            total = torch.addcmul(total, x[:, offset : offset + frames], tap)
+        return total
 
 
 class CausalUpsampling(Stateful):
@@ -52,21 +104,35 @@ class CausalUpsampling(Stateful):
     def __init__(self, inner: int, outer: int, stride: int, *, reach: int) -> None:
         super().__init__()
         self.conv = nn.ConvTranspose1d(inner, outer, reach * stride, stride)
-        self._inner = inner
+        self._inner, self._outer = inner, outer
         self._stride = stride
         self._kept = reach - 1
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
-        return {self.name: (self._inner, self._kept)} if self._kept else {}
+        return {self.name: (self._kept, self._inner)} if self._kept else {}
+
+    def fold(self) -> None:
+        """As one product of an output's `reach` inputs, oldest first, that gives `stride` outputs."""
+        by_input = self.conv.weight.unflatten(2, (-1, self._stride)).flip(2)  # (inner, outer, reach, stride)
+        self.register_buffer("weight", by_input.permute(3, 1, 2, 0).flatten(2).flatten(0, 1).contiguous())
+        self.register_buffer("bias", self.conv.bias.detach().repeat(self._stride))
+        del self.conv
 
     def forward(self, x: Tensor, state: State) -> Tensor:
-        """(B, inner, T) -> (B, outer, T * stride)."""
-        if not self._kept:
-            return self.conv(x)
-        x = torch.cat((state[self.name], x), dim=-1)
-        state[self.name] = x[..., -self._kept :].clone()
-        cut = self._kept * self._stride  # of neighbours: what kept inputs alone reach, and what the newest reach ahead
-        return self.conv(x)[..., cut:-cut]
+        """(B, T, inner) -> (B, T * stride, outer)."""
+        frames = x.shape[1]
+        x = extended(self, x, self._kept, state)
+        seen = torch.cat([x[:, offset : offset + frames] for offset in range(self._kept + 1)], dim=2)
+        return nn.functional.linear(seen, self.weight, self.bias).view(len(x), -1, self._outer)
+
+
+def extended(layer: Stateful, x: Tensor, kept: int, state: State) -> Tensor:
+    """(B, T, channels) -> (B, kept + T, channels): what the layer kept before it. The last `kept` are kept next."""
+    if not kept:
+        return x
+    x = torch.cat((state[layer.name], x), dim=1)
+    state[layer.name] = x[:, -kept:].clone()
+    return x
 
 
 class SnakeBeta(nn.Module):
@@ -76,22 +142,28 @@ class SnakeBeta(nn.Module):
         super().__init__()
         self.alpha = nn.Parameter(torch.zeros(channels))
         self.beta = nn.Parameter(torch.zeros(channels))
+        self.formula = snake
 
     def fold(self) -> None:
         """Replace the stored logarithms by what the formula needs, in float32."""
-        self.register_buffer("frequency", self.alpha.float().exp()[:, None])
-        self.register_buffer("gain", (1.0 / (self.beta.float().exp() + _SNAKE_FLOOR))[:, None])
+        self.register_buffer("frequency", self.alpha.float().exp())
+        self.register_buffer("gain", 1.0 / (self.beta.float().exp() + _SNAKE_FLOOR))
         del self.alpha, self.beta
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, channels, T) -> the same shape."""
-        return x + self.gain * torch.sin(x * self.frequency).square()
+        """(B, T, channels) -> the same shape."""
+        return self.formula(x, self.frequency, self.gain)
+
+
+def snake(x: Tensor, frequency: Tensor, gain: Tensor) -> Tensor:
+    """(B, T, channels), (channels,) twice -> (B, T, channels)."""
+    return x + gain * torch.sin(x * frequency).square()
 
 
 class ConvNeXtBlock(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.dwconv = CausalConv(channels, channels, 7, groups=channels)
+        self.dwconv = DepthwiseConv(channels, 7)
         self.norm = nn.LayerNorm(channels, eps=1e-6)
         self.pwconv1 = nn.Linear(channels, 4 * channels)
         self.act = nn.GELU()
@@ -99,10 +171,9 @@ class ConvNeXtBlock(nn.Module):
         self.gamma = nn.Parameter(torch.ones(channels))
 
     def forward(self, x: Tensor, state: State) -> Tensor:
-        """(B, channels, T) -> the same shape."""
-        branch = self.norm(self.dwconv(x, state).transpose(1, 2))
-        branch = self.gamma * self.pwconv2(self.act(self.pwconv1(branch)))
-        return x + branch.transpose(1, 2)
+        """(B, T, channels) -> the same shape."""
+        branch = self.norm(self.dwconv(x, state))
+        return x + self.gamma * self.pwconv2(self.act(self.pwconv1(branch)))
 
 
 class ResidualUnit(nn.Module):
@@ -114,7 +185,7 @@ class ResidualUnit(nn.Module):
         self.conv2 = CausalConv(channels, channels, 1)
 
     def forward(self, x: Tensor, state: State) -> Tensor:
-        """(B, channels, T) -> the same shape."""
+        """(B, T, channels) -> the same shape."""
         return self.conv2(self.act2(self.conv1(self.act1(x), state)), state) + x
 
 
@@ -128,7 +199,7 @@ class DecoderBlock(nn.Module):
         self.block = nn.ModuleList([SnakeBeta(channels), CausalUpsampling(channels, outer, stride, reach=2), *units])
 
     def forward(self, x: Tensor, state: State) -> Tensor:
-        """(B, channels, T) -> (B, channels / 2, T * stride)."""
+        """(B, T, channels) -> (B, T * stride, channels / 2)."""
         snake, *stateful = self.block
         x = snake(x)
         for layer in stateful:
@@ -144,12 +215,6 @@ class Codebook(nn.Module):
         self.cluster_usage = nn.Parameter(torch.ones(codes))
         self.embedding_sum = nn.Parameter(torch.zeros(codes, width))
 
-    def fold(self) -> None:
-        """Replace sums and usage by the means, in float32."""
-        usage = self.cluster_usage.float().clamp(min=_USAGE_FLOOR)
-        self.register_buffer("embedding", self.embedding_sum.float() / usage[:, None])
-        del self.cluster_usage, self.embedding_sum
-
-    def forward(self, codes: Tensor) -> Tensor:
-        """(B, T) int64 -> (B, T, width)."""
-        return nn.functional.embedding(codes, self.embedding)
+    def means(self) -> Tensor:
+        """(codes, width) float32: the entries."""
+        return self.embedding_sum.float() / self.cluster_usage.float().clamp(min=_USAGE_FLOOR)[:, None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from workers.models.qwen3_tts.code2wav_layers import Codebook
@@ -11,10 +12,6 @@ class VectorQuantizer(nn.Module):
     def __init__(self, codes: int, width: int) -> None:
         super().__init__()
         self._codebook = Codebook(codes, width)
-
-    def forward(self, codes: Tensor) -> Tensor:
-        """(B, T) int64 -> (B, T, width)."""
-        return self._codebook(codes)
 
 
 class ResidualQuantizer(nn.Module):
@@ -26,21 +23,26 @@ class ResidualQuantizer(nn.Module):
         self.vq = nn.ModuleDict({"layers": layers})
         self.output_proj = nn.Conv1d(width // 2, width, 1, bias=False)
 
-    def forward(self, codes: Tensor) -> Tensor:
-        """(B, T, books) int64 -> (B, width, T)."""
-        first, *others = self.vq["layers"]
-        total = first(codes[..., 0])
-        for book, layer in enumerate(others, start=1):
-            total = total + layer(codes[..., book])
-        return self.output_proj(total.transpose(1, 2))
+    def projected(self) -> Tensor:
+        """(books * codes, width) float32: all entries, projected."""
+        entries = torch.cat([layer._codebook.means() for layer in self.vq["layers"]])
+        return entries @ self.output_proj.weight[:, :, 0].float().T
 
 
 class SplitQuantizer(nn.Module):
+    """Folded, one table of projected entries: a frame's latent is the sum of sixteen of them."""
+
     def __init__(self, books: int, codes: int, width: int) -> None:
         super().__init__()
         self.rvq_first = ResidualQuantizer(1, codes, width)
         self.rvq_rest = ResidualQuantizer(books - 1, codes, width)
+        self._books, self._codes = books, codes
+
+    def fold(self) -> None:
+        self.register_buffer("table", torch.cat((self.rvq_first.projected(), self.rvq_rest.projected())))
+        self.register_buffer("offsets", torch.arange(self._books, device=self.table.device) * self._codes)
+        del self.rvq_first, self.rvq_rest
 
     def forward(self, codes: Tensor) -> Tensor:
-        """(B, T, books) int64 -> (B, width, T)."""
-        return self.rvq_first(codes[..., :1]) + self.rvq_rest(codes[..., 1:])
+        """(B, T, books) int64 -> (B, T, width)."""
+        return nn.functional.embedding(codes + self.offsets, self.table).sum(dim=2)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from workers.runners.torch_qwen3 import Qwen3, Qwen3Attention, Qwen3Config
+from workers.models.fusing import fused
+from workers.runners.torch_qwen3 import Qwen3, Qwen3Attention, Qwen3Config, Qwen3Layer
 
 _ROWS_AT_ONCE = 4096  # of a table that is projected when it is loaded
 
@@ -44,22 +45,22 @@ class _Attention(nn.Module):
         # (positions, heads + kv_heads, head_dim): of each number itself, and of the one that it is turned with
         self.own = rotary[0][:, None] * weight
         self.other = rotary[1][:, None] * weight.roll(self.head_dim // 2, dims=-1) * sign
+        # (positions, positions): which ones each may see
+        self.seen = torch.ones(2 * rotary[0].shape[:1], dtype=torch.bool, device=weight.device).tril_()
 
-    def forward(self, x: Tensor, cache: Tensor, start: int) -> Tensor:
-        positions, end = x.shape[1], start + x.shape[1]
+    def forward(self, x: Tensor, cache: Tensor, at: Tensor) -> Tensor:
+        """`at`: (positions,) int64, where they stand. A tensor, so that all steps of a frame have the same kernels."""
         heads = self.qkv_proj(x).unflatten(-1, (-1, self.head_dim))  # (rows, positions, all heads, head_dim)
         normed = F.rms_norm(heads[:, :, : -self.kv_heads], (self.head_dim,), eps=self.eps)
         turned = normed.roll(self.head_dim // 2, dims=-1)
-        turned = torch.addcmul(normed * self.own[start:end], turned, self.other[start:end])
-        cache[0, :, :, start:end] = turned[:, :, -self.kv_heads :].transpose(1, 2)
-        cache[1, :, :, start:end] = heads[:, :, -self.kv_heads :].transpose(1, 2)
+        turned = torch.addcmul(normed * self.own[at], turned, self.other[at])
+        cache[0].index_copy_(2, at, turned[:, :, -self.kv_heads :].transpose(1, 2))
+        cache[1].index_copy_(2, at, heads[:, :, -self.kv_heads :].transpose(1, 2))
         # Queries that share a key head are stacked, so that each key head meets its queries in one product.
         queries = turned[:, :, : -self.kv_heads].unflatten(2, (self.kv_heads, -1)).permute(0, 2, 3, 1, 4)
-        group = queries.shape[2]
-        seen = None  # a single position sees all before it
-        if positions > 1:
-            seen = torch.ones(positions, end, dtype=torch.bool, device=x.device).tril_(start).repeat(group, 1)
-        attended = F.scaled_dot_product_attention(queries.flatten(2, 3), *cache[..., :end, :], attn_mask=seen)
+        group, positions = queries.shape[2:4]
+        seen = self.seen[at].repeat(group, 1)
+        attended = F.scaled_dot_product_attention(queries.flatten(2, 3), *cache, attn_mask=seen)
         return self.o_proj(attended.unflatten(2, (group, positions)).permute(0, 3, 1, 2, 4).flatten(2))
 
 
@@ -81,6 +82,7 @@ class CodePredictor(nn.Module):
         self.lm_head = nn.ModuleList(
             nn.Linear(config.hidden_size, config.vocab_size, bias=False) for _ in range(codebooks - 1)
         )
+        self._through = _through
         self.small_to_mtp_projection = (
             nn.Identity() if width == config.hidden_size else nn.Linear(width, config.hidden_size)
         )
@@ -93,10 +95,15 @@ class CodePredictor(nn.Module):
         self._projected = self.project_table(self.embeddings)
         device = self.embeddings.device
         self._offsets = torch.arange(self.codebooks - 1, device=device) * self.codes
-        rotary = self.model.rotary(torch.arange(self.codebooks, device=device))
+        self._positions = torch.arange(self.codebooks, device=device)
+        rotary = self.model.rotary(self._positions)
         for layer in self.model.layers:
             layer.self_attn = _Attention(layer.self_attn, rotary)
         return self
+
+    def compile_layers(self) -> None:
+        """Have torch.compile fuse the small kernels of a layer: once for all layers and positions."""
+        self._through = fused(_through)
 
     def project(self, x: Tensor) -> Tensor:
         """(..., width) -> (..., hidden): the decoder's input."""
@@ -131,7 +138,13 @@ class CodePredictor(nn.Module):
         Returns:
             (rows, hidden); the head of codebook `start + positions - 1` turns it into logits.
         """
+        at = self._positions[start : start + inputs.shape[1]]
         for layer, cached in zip(self.model.layers, cache, strict=True):
-            inputs = inputs + layer.self_attn(layer.input_layernorm(inputs), cached, start)
-            inputs = inputs + layer.mlp(layer.post_attention_layernorm(inputs))
+            inputs = self._through(layer, inputs, cached, at)
         return self.model.norm(inputs[:, -1])
+
+
+def _through(layer: Qwen3Layer, x: Tensor, cached: Tensor, at: Tensor) -> Tensor:
+    """(rows, positions, hidden) -> the same shape."""
+    x = x + layer.self_attn(layer.input_layernorm(x), cached, at)
+    return x + layer.mlp(layer.post_attention_layernorm(x))

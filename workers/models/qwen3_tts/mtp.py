@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from workers.models.family import Drawing
+from workers.models.fusing import fused
 from workers.models.qwen3_tts.code_predictor import CodePredictor
 from workers.models.qwen3_tts.sampling import Sampling
 from workers.talker.sampling import draw_keys, noise_of_all
@@ -33,7 +34,14 @@ class MTPState:
         self._first_codes = predictor.project_table(first_codes)
         self._sampling = Sampling(jobs, first_codes.device)
         self._cache = predictor.new_cache(jobs)
+        self._noise_of_all = noise_of_all
         self._jobs = jobs
+
+    def compile(self) -> None:
+        """Have torch.compile fuse the small kernels, in pieces that recur: the whole of it would take minutes."""
+        self._predictor.compile_layers()
+        self._sampling.draw = fused(self._sampling.draw)
+        self._noise_of_all = fused(noise_of_all)
 
     def bind(self, slot: int, params: Mapping[str, Any]) -> None:
         """Take over a slot for a request. Raises ValueError for a parameter that is out of its range."""
@@ -66,7 +74,7 @@ class MTPState:
             )
         positions = torch.arange(1, predictor.codebooks, device=codes.device)
         keys = draw_keys(drawing.seeds[:, None], drawing.draws[:, None] * predictor.codebooks + positions)
-        noise = noise_of_all(keys, predictor.codes)
+        noise = self._noise_of_all(keys, predictor.codes)
         inputs = torch.stack((predictor.project(hidden), self._first_codes[codes[:, 0]]), dim=1)
         start = 0
         for codebook in range(1, predictor.codebooks):

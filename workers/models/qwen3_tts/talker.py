@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from broker_schemas.events import JobRequested
 from workers.checkpoints import CheckpointError, fill_module, load_tensors, stated_shapes
 from workers.models.family import Drawing, Draws, EmbedTokens
+from workers.models.fusing import fused
 from workers.models.qwen3_tts import config
 from workers.models.qwen3_tts.code_predictor import CodePredictor
 from workers.models.qwen3_tts.mtp import MTPState, refuse_settings, take
@@ -170,6 +171,11 @@ class SpeechTalker:
         return total.to(self._codec.dtype)
 
     # --- the draw -----------------------------------------------------------------------------------------------------
+
+    def compile_draw(self) -> None:
+        """See TalkerModel."""
+        self._draw_first = fused(self._draw_first)
+        self.mtp.compile()
 
     def draw(self, hidden: Tensor, codes: Tensor, drawing: Drawing) -> Draws:
         """See TalkerModel. The acoustic stage needs the codes alone: there is no conditioning."""
