@@ -26,6 +26,7 @@ from producer.listening import Arrival, longest_gap, percentiles, underrun
 FORMAT = 1  # of the JSON report
 VIA = ("speech", "jobs")
 _BYTES_PER_SAMPLE = 2
+_STRIDE = 37  # between the lengths of neighbouring requests
 _JOB_ID = re.compile(r"job_[a-z2-7]{32}")
 
 
@@ -35,7 +36,11 @@ class BadServer(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the load goes. `body` is the request but for its seed; request number i has seed `first_seed` + i."""
+    """Where the load goes.
+
+    `body` is the request but for its seed; request number i has seed `first_seed` + i. `frames`: the least and the most
+    frames that requests ask for, each another number of them; as the body says where it is None.
+    """
 
     url: str
     body: dict[str, Any]
@@ -43,6 +48,15 @@ class Target:
     via: str = "speech"
     api_key: str | None = None
     timeout_s: float = 600.0
+    frames: tuple[int, int] | None = None
+
+    def request(self, number: int) -> dict[str, Any]:
+        """The body of request `number`."""
+        request = {**self.body, "seed": self.first_seed + number}
+        if self.frames is not None:
+            least, most = self.frames
+            request["max_new_tokens"] = least + number * _STRIDE % (most - least + 1)
+        return request
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +102,7 @@ class Listener:
 
     async def hear(self, number: int, due: float | None = None) -> Heard:
         """Request `number`, due at `due` on the clock of `time.perf_counter`, or now."""
-        seed = self._target.first_seed + number
+        request = self._target.request(number)
         sent = time.perf_counter()
         due = sent if due is None else due
         arrivals: list[Arrival] = []
@@ -96,7 +110,7 @@ class Listener:
         error = None
         try:
             async with asyncio.timeout(self._target.timeout_s):
-                async for pcm in self._sound({**self._target.body, "seed": seed}):
+                async for pcm in self._sound(request):
                     arrivals.append(Arrival(time.perf_counter() - due, len(pcm) / self._bytes_per_second))
                     heard.update(pcm)
             error = None if arrivals else "the song ended without a sound"
@@ -105,7 +119,7 @@ class Listener:
         except (httpx.HTTPError, BadServer) as failure:
             error = str(failure) or type(failure).__name__
         took = time.perf_counter() - due
-        return Heard(seed, sent - due, tuple(arrivals), took, None if error else heard.hexdigest(), error)
+        return Heard(request["seed"], sent - due, tuple(arrivals), took, None if error else heard.hexdigest(), error)
 
     async def _sound(self, body: dict[str, Any]):
         if self._target.via == "jobs":
@@ -250,6 +264,7 @@ async def bench(
         "via": target.via,
         "body": target.body,
         "first_seed": target.first_seed,
+        "frames": target.frames,
         "levels": levels,
     }
 

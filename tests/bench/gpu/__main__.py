@@ -40,6 +40,11 @@ def _several(text: str, known: list[str]) -> list[str]:
     return names
 
 
+def _range(text: str) -> tuple[int, int]:
+    least, _, most = text.partition("-")
+    return int(least), int(most or least)
+
+
 def _assignment(text: str) -> dict[str, Any]:
     key, _, value = text.partition("=")
     tree: Any = yaml.safe_load(value)
@@ -65,7 +70,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", choices=["cpu", "cuda"], default=here, help=f"(default here: {here})")
     parser.add_argument("--family", choices=_FULL, default="minimax_music3")
     parser.add_argument("--config", help="deploy file to start from (default: the family's)")
-    parser.add_argument("--frames", type=int, help="of each request through the pipeline (default: 500)")
+    parser.add_argument(
+        "--frames", type=_range, help="of each request through the pipeline: 90, or 60-120 (default: 500)"
+    )
     parser.add_argument("--listeners", help="at a time through the pipeline (default: 1,2,4,8,16)")
     parser.add_argument("--rounds", type=int, help="requests of each listener (default: two of few, one of many)")
     parser.add_argument(

@@ -42,14 +42,16 @@ def pipeline(run: Bench) -> None:
 
 
 def _serve(run: Bench, runner: str, rows: list[dict[str, Any]], notes: list[str]) -> None:
-    body = {"model": None, **songs.body(run.family, run.plan.served, verses=2)}
+    least, most = run.plan.served
+    body = {"model": None, **songs.body(run.family, most, verses=2)}
 
     def note(level: dict[str, Any]) -> None:
         rows.append(
             {
                 "runner": runner, "listeners": level["concurrency"], "ok": level["ok"], "failed": level["failed"],
                 "audio s/s": level["audio_s_per_s"], "first audio p50": level["first_audio_s"]["p50"],
-                "p95": level["first_audio_s"]["p95"], "longest gap": level["longest_gap_s"],
+                "p95": level["first_audio_s"]["p95"], "p99": level["first_audio_s"]["p99"],
+                "longest gap": level["longest_gap_s"],
                 "silence": level["underrun"]["total_s"], "silence p95": level["underrun"]["p95_s"],
             }
         )  # fmt: skip
@@ -59,12 +61,13 @@ def _serve(run: Bench, runner: str, rows: list[dict[str, Any]], notes: list[str]
         loads = [Load(run.plan.requests(at_once), at_once) for at_once in run.plan.listeners]
         left = run.deadline - time.monotonic()
         try:
-            report = asyncio.run(asyncio.wait_for(bench(Target(url, body), loads, warm_up=1, done=note), left))
+            target = Target(url, body, frames=(least, most))
+            report = asyncio.run(asyncio.wait_for(bench(target, loads, warm_up=1, done=note), left))
         except (BadServer, TimeoutError) as error:
             raise NotRun(str(error) or "out of time") from error
         notes.append(f"{runner}: {same_bytes(report['levels'])}")
         song = report["levels"][0]["results"][0]
-        for way, sha256 in other_ways(url, {**report["body"], "seed": song["seed"]}).items():
+        for way, sha256 in other_ways(url, target.request(song["seed"])).items():
             notes.append(f"{runner}, {way}: {'the same bytes' if sha256 == song['sha256'] else 'bytes DIFFER'}")
 
 

@@ -17,7 +17,7 @@ class Plan:
     stepped: int  # songs at once, at most, whose steps are timed
     measured: int  # steps timed at each number of songs
     windows: int  # windows timed
-    served: int  # frames of the songs through the pipeline
+    served: tuple[int, int]  # frames of the songs through the pipeline, from and to
     listeners: tuple[int, ...]
     rounds: int | None = None  # requests that each listener makes; None: two of the few, one of many
 
@@ -30,11 +30,11 @@ class Plan:
 
 DRY = Plan(
     lengths=(1, 8, 20), levels=(2, 4), songs=6, shortest=4, longest=16, pressed=80, taken_over=20, stepped=4,
-    measured=10, windows=2, served=60, listeners=(1, 2),
+    measured=10, windows=2, served=(60, 60), listeners=(1, 2),
 )  # fmt: skip
 WHOLE = Plan(
     lengths=(1, 50, 199, 200, 201, 250, 750, 2250), levels=(2, 4, 8, 16), songs=40, shortest=30, longest=250,
-    pressed=250, taken_over=250, stepped=64, measured=200, windows=5, served=500, listeners=(1, 2, 4, 8, 16),
+    pressed=250, taken_over=250, stepped=64, measured=200, windows=5, served=(500, 500), listeners=(1, 2, 4, 8, 16),
 )  # fmt: skip
 
 # Seconds on one H200, of one runner and configuration: (tiny, full).

@@ -257,8 +257,8 @@ def _modes(bench: Bench, runner: str) -> dict[str, dict[str, Any]]:
     if runner == "torch" or not bench.on_cuda:
         return {"as the runner is": {}}
     return {
-        "fixed shapes": {"talker": {"compile_draw": False}},
         "fixed shapes, draw compiled": {"talker": {"compile_draw": True}},
+        "fixed shapes": {"talker": {"compile_draw": False}},
         "batch-invariant kernels": {
             "talker": {"compile_draw": False, "batch_invariant": True, "exclusive_prefill": False}
         },

@@ -29,7 +29,7 @@ from workers.settings import Settings, load
 from workers.talker.frames import FrameHistory
 
 _WARM_UP_STEPS = 20
-_PROFILED_STEPS = 20
+_PROFILED_STEPS = 5
 
 
 def _memory() -> dict[str, float]:
