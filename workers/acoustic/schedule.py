@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
-from heapq import nsmallest
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,13 +11,15 @@ class Waiting:
     """A job with a window to decode. Times in Unix seconds.
 
     `heard_from`: when its first chunk came out, None before that; `seconds`: sound that is out; `since`: when its first
-    span was there.
+    span was there. `ready_at`: when this window was. Windows of one `shape` are decoded together at the least cost.
     """
 
     job: str
     since: float
     heard_from: float | None
     seconds: float
+    ready_at: float = 0.0
+    shape: Hashable = None
 
     def dry_at(self, window_s: float) -> float:
         """When a listener who started at the first chunk hears silence.
@@ -31,6 +32,41 @@ class Waiting:
         return self.heard_from + self.seconds
 
 
-def first_to_run_dry(waiting: Iterable[Waiting], window_s: float, count: int = 1) -> list[Waiting]:
-    """The `count` most urgent jobs, or as many as there are; `window_s` is how long a window takes to decode."""
-    return nsmallest(count, waiting, key=lambda job: (job.dry_at(window_s), job.since, job.job))
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """Which windows are decoded together, and when.
+
+    Windows of one shape go together, the most urgent first. A batch that has room yet waits for more, as it costs the
+    same with few windows in it as with many: for `gather_s` at most, never so long that a listener runs dry, and not
+    where few are expected.
+
+    size: windows of a batch at most.
+    """
+
+    size: int
+    gather_s: float
+
+    def next(
+        self, waiting: Iterable[Waiting], *, now: float, window_s: float, expected: int
+    ) -> tuple[list[Waiting], float]:
+        """The batch to decode now; or nothing, and how long to wait for more. ([], 0.0) where nobody waits.
+
+        Args:
+            now: Unix seconds. window_s: how long a window takes to decode. expected: jobs that may bring windows soon.
+        """
+        batches: dict[Hashable, list[Waiting]] = {}
+        urgent = sorted(waiting, key=lambda job: _urgency(job, window_s))
+        for job in urgent:
+            batches.setdefault(job.shape, []).append(job)
+        waits = []
+        for batch in batches.values():
+            gathered_at = min(job.ready_at for job in batch) + self.gather_s
+            wait = min(gathered_at, batch[0].dry_at(window_s) - 2 * window_s) - now
+            if len(batch) >= self.size or expected < self.size or wait <= 0:
+                return batch[: self.size], 0.0
+            waits.append(wait)
+        return [], min(waits, default=0.0)
+
+
+def _urgency(job: Waiting, window_s: float) -> tuple[float, float, str]:
+    return job.dry_at(window_s), job.since, job.job

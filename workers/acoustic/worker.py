@@ -18,7 +18,7 @@ from broker_schemas.events import AudioChunk, JobCompleted, decode
 from broker_schemas.job import BrokenLog, fold
 from workers.acoustic.carry import Carry
 from workers.acoustic.conditioning import Conditioning, Frames, LoggedCodes, MissingFrames
-from workers.acoustic.schedule import Waiting, first_to_run_dry
+from workers.acoustic.schedule import Batches, Waiting
 from workers.models.family import AcousticModel, Decoded, Dropped, Family, Window
 from workers.owning import Owned, Ownership
 from workers.settings import AcousticSettings
@@ -42,6 +42,7 @@ class Sounding:
     heard_from: float | None
     decoded: int  # windows that `state` comes after
     state: dict[str, Any]  # the model's
+    ready_at: float | None = None  # since when its next window could be decoded
     done: bool = False  # nothing more is decoded; its last words are being written
 
     @property
@@ -64,6 +65,7 @@ class AcousticWorker:
         self._family = family
         self._settings = settings
         self._sounding: dict[str, Sounding] = {}
+        self._batches = Batches(model.batch, settings.gather_s)
         self._window_s = 0.5  # decoding time of a window, a moving mean
         self._reread_at = 0.0
 
@@ -75,11 +77,12 @@ class AcousticWorker:
         self._drop_over()
         self._admit()
         self._read_news()
-        soundings = self._next()
-        if not soundings:
-            return False
-        self._decode(soundings, stop)
-        return True
+        soundings, wait = self._next()
+        if soundings:
+            self._decode(soundings, stop)
+        elif wait > 0:
+            self._ownership.signals.wait(wait)
+        return bool(soundings) or wait > 0
 
     # --- which job ----------------------------------------------------------------------------------------------------
 
@@ -157,17 +160,22 @@ class AcousticWorker:
             owned.newest = entries[-1][1][b"e"]
             sounding.conditioning.take(events)
 
-    def _next(self) -> list[Sounding]:
-        ready = [
-            Waiting(job, sounding.since, sounding.heard_from, sounding.carry.samples / self._model.sample_rate)
-            for job, sounding in self._sounding.items()
-            if sounding.carry.windows < sounding.windows and not (sounding.done or sounding.owned.lease.over)
-        ]
-        if self._model.batch == 1:
-            return [self._sounding[chosen.job] for chosen in first_to_run_dry(ready, self._window_s)]
-        urgent = [self._sounding[chosen.job] for chosen in first_to_run_dry(ready, self._window_s, len(ready))]
-        shapes = {sounding: self._shape(sounding) for sounding in urgent}
-        return [sounding for sounding in urgent if shapes[sounding] == shapes[urgent[0]]][: self._model.batch]
+    def _next(self) -> tuple[list[Sounding], float]:
+        """Whose windows are decoded now; or nobody's, and for how long to wait for others' to go with them."""
+        now, waiting = time.time(), []
+        for sounding in self._sounding.values():
+            if sounding.carry.windows < sounding.windows and not (sounding.done or sounding.owned.lease.over):
+                sounding.ready_at = sounding.ready_at or now
+                waiting.append(self._waiting(sounding))
+        talking = sum(not sounding.owned.state.terminal for sounding in self._sounding.values())
+        batch, wait = self._batches.next(waiting, now=now, window_s=self._window_s, expected=talking - len(waiting))
+        return [self._sounding[chosen.job] for chosen in batch], wait
+
+    def _waiting(self, sounding: Sounding) -> Waiting:
+        seconds = sounding.carry.samples / self._model.sample_rate
+        return Waiting(
+            sounding.job, sounding.since, sounding.heard_from, seconds, sounding.ready_at, self._shape(sounding)
+        )  # fmt: skip
 
     def _shape(self, sounding: Sounding) -> tuple:
         """What its next window costs: nobody waits for the sound of a longer one."""
@@ -175,7 +183,7 @@ class AcousticWorker:
         start, end = plan.bounds(index, state.frames)
         reference = state.reference.codes if state.reference is not None and index == 0 else None
         shape = self._model.shape(end - start, last=state.terminal and index + 1 == plan.count(state.frames))
-        return shape, None if reference is None else tuple(reference.shape), sounding.decoded < index
+        return shape, None if reference is None else reference.shape, sounding.decoded < index
 
     # --- a window of each ---------------------------------------------------------------------------------------------
 
@@ -244,6 +252,7 @@ class AcousticWorker:
             after.shared = None if window.last else sounding.conditioning.frames(next_start, end)
             after.state = decoded.state
         sounding.carry, sounding.state, sounding.decoded = after, decoded.state, index + 1
+        sounding.ready_at = None
         self._publish(sounding, carry.samples, decoded.pcm, last=window.last, end=end)
 
     def _give_up(self, sounding: Sounding, error: Exception) -> None:

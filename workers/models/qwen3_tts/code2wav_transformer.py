@@ -34,9 +34,7 @@ class RMSNorm(nn.Module):
         self._eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = x.float()
-        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self._eps)
-        return self.weight * wide.to(x.dtype)
+        return nn.functional.rms_norm(x, self.weight.shape, self.weight, self._eps)
 
 
 class LayerScale(nn.Module):
@@ -68,9 +66,7 @@ class Attention(Stateful):
         queries = _rotated(self._by_head(self.q_proj(x), self._heads), sight)
         keys = self._extended("keys", _rotated(self._by_head(self.k_proj(x), self._kv_heads), sight), state)
         values = self._extended("values", self._by_head(self.v_proj(x), self._kv_heads), state)
-        scores = (queries @ keys.transpose(2, 3)).float() * self._head_dim**-0.5
-        weights = scores.masked_fill(~sight.visible, -torch.inf).softmax(dim=-1)
-        seen = weights.to(x.dtype) @ values
+        seen = nn.functional.scaled_dot_product_attention(queries, keys, values, attn_mask=sight.visible)
         return self.o_proj(seen.transpose(1, 2).flatten(2))
 
     def _by_head(self, x: Tensor, heads: int) -> Tensor:
