@@ -6,9 +6,12 @@ api (asyncio) and the workers (threads) share every name and argument.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from redis.exceptions import NoScriptError
 
 from broker_schemas import keys
 from broker_schemas.codec import digest
@@ -40,10 +43,45 @@ class Scripts:
     """Runs calls on a synchronous client."""
 
     def __init__(self, client) -> None:
+        self._client = client
         self._scripts = {name: client.register_script(source) for name, source in _SOURCES.items()}
 
     def __call__(self, call: Call) -> list:
         return _texts(self._scripts[call.script](keys=call.keys, args=call.args))
+
+    def many(self, calls: Sequence[Call], then: Callable[[Any], None] | None = None) -> list[list | Exception]:
+        """Run calls in their order, in one exchange with the broker, which syncs its disk once for all of them.
+
+        Args:
+            then: queues more commands, to come after them, in the pipeline that it is given.
+
+        Returns:
+            For each call its reply, or the error that it met; those after it were run nevertheless.
+        """
+        if not calls:
+            return []
+        replies = self._exchange(calls, then)
+        if any(isinstance(reply, NoScriptError) for reply in replies):  # it may have known some: all are sent again
+            for script in self._scripts.values():
+                self._client.script_load(script.script)
+            replies = self._exchange(calls, then)
+        return [reply if isinstance(reply, Exception) else _texts(reply) for reply in replies]
+
+    def all(self, calls: Sequence[Call], then: Callable[[Any], None] | None = None) -> list[list]:
+        """As `many`; raises the first error met, after all were run."""
+        replies = self.many(calls, then)
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return replies
+
+    def _exchange(self, calls: Sequence[Call], then: Callable[[Any], None] | None) -> list:
+        pipeline = self._client.pipeline(transaction=False)
+        for call in calls:
+            pipeline.evalsha(self._scripts[call.script].sha, len(call.keys), *call.keys, *call.args)
+        if then is not None:
+            then(pipeline)
+        return pipeline.execute(raise_on_error=False)[: len(calls)]
 
 
 class AsyncScripts:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from tests.waiting import PATIENCE_S
 from workers.acoustic.worker import AcousticWorker
 from workers.models.family import Decoded, Dropped, Family, Reference, Window
 from workers.owning import Ownership, worker_name
+from workers.publish import Entry, Publisher
 from workers.settings import AcousticSettings, LeaseSettings, TalkerSettings
 from workers.sweep import Sweeper
 from workers.talker.frames import FrameHistory
@@ -237,6 +239,18 @@ def running(*workers):
             thread.join(timeout=PATIENCE_S)
     if errors:
         raise errors[0]
+
+
+def each_append(publisher: Publisher, around: Callable[[Entry, Callable[[], None]], None]) -> None:
+    """Have the publisher write its events one by one, each through `around`: it gets the entry, and what writes it."""
+    append = publisher._append
+
+    def one_by_one(due: list[Entry], logged: list[Entry]) -> None:
+        while due:
+            around(due[0], partial(append, [due[0]], logged))
+            due.pop(0)
+
+    publisher._append = one_by_one
 
 
 def sweeper(broker, settings: LeaseSettings = QUICK) -> Sweeper:

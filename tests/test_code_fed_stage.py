@@ -89,7 +89,7 @@ async def test_windows_of_several_jobs_are_decoded_at_once_and_a_broken_one_brea
             raise RuntimeError("this batch was too much")
 
     broken: list[int] = []
-    model_ = model(batch=4, after_window=break_one)
+    model_ = model(batch=4, after_window=break_one, window_s=0.05)  # so slow that all of them come to be there
     with running(talker(broker, family=SPEECH)):
         jobs = [await submit(producer, frames=90, seed=seed) for seed in seeds]
         for job in jobs:

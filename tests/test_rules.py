@@ -20,12 +20,14 @@ async def test_work_done_again_with_other_bytes_fails_the_job(producer, broker):
     publisher = worker._ownership.publisher
     write, copies = publisher._write, []
 
-    def write_twice(entry):
-        write(entry)
+    def write_twice(batch):
+        fates = write(batch)
+        entry = batch[0]
         if entry.payload.type == "audio.chunk" and not copies:
             copies.append(entry)
             other = type(entry.payload)(index=0, samples=1, start_sample=0, sha256="other")
-            write(type(entry)(entry.lease, other, entry.owner, entry.ttl_ms, {"pcm": b"abcd"}))
+            write([type(entry)(entry.lease, other, entry.owner, entry.ttl_ms, {"pcm": b"abcd"})])
+        return fates
 
     publisher._write = write_twice
     with running(worker):

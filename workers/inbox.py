@@ -26,17 +26,24 @@ class Inbox:
         self._reclaimed_at = time.monotonic()
         self._found: deque[str] = deque()
 
-    def new(self) -> str | None:
-        """A job that nobody was pointed to yet, owners in turn; None when there is none."""
-        for stream in self._in_turn():
-            entries = self._read(stream)
-            if entries:
+    def new(self, count: int) -> list[str]:
+        """Jobs that nobody was pointed to yet, owners in turn; fewer than `count` when there are no more."""
+        jobs: list[str] = []
+        streams = self._in_turn() if count else []
+        while streams and len(jobs) < count:
+            # Of one owner as many as there are; of several one each.
+            asked = streams[: count - len(jobs)]
+            found = self._read(asked, count - len(jobs) if len(streams) == 1 else 1)
+            for stream, entries in found:
                 self._turn = stream
-                return entries[0][1][b"job"].decode()
-        return None
+                jobs += [entry[b"job"].decode() for _, entry in entries]
+            if len(streams) == 1 or not found:
+                break
+            streams = [*streams[len(asked) :], *(stream for stream, _ in found)]
+        return jobs
 
-    def reclaimed(self) -> str | None:
-        """A job that another worker was pointed to, and did not come to own or to finish; None when there is none.
+    def reclaimed(self, count: int) -> list[str]:
+        """Jobs that another worker was pointed to, and did not come to own or to finish; at most so many.
 
         All pending entries older than a lease's life are looked through, once in so long.
         """
@@ -44,7 +51,7 @@ class Inbox:
             self._reclaimed_at = time.monotonic()
             for stream in self._in_turn():
                 self._found += self._reclaim(stream)
-        return self._found.popleft() if self._found else None
+        return [self._found.popleft() for _ in range(min(count, len(self._found)))]
 
     def drop(self, job: str, owner: str) -> None:
         """The job needs no one in this role any more."""
@@ -61,17 +68,20 @@ class Inbox:
         later = [stream for stream in streams if stream > self._turn]
         return later + streams[: len(streams) - len(later)]
 
-    def _read(self, stream: str) -> list:
-        if stream not in self._grouped:
-            self._make_group(stream)
+    def _read(self, streams: list[str], count: int) -> list[tuple[str, list]]:
+        """(stream, entries) of each that has any, in their order; at most `count` of each."""
+        for stream in streams:
+            if stream not in self._grouped:
+                self._make_group(stream)
         try:
-            reply = self._client.xreadgroup(self._group, self._worker, {stream: ">"}, count=1)
+            reply = self._client.xreadgroup(self._group, self._worker, dict.fromkeys(streams, ">"), count=count)
         except redis.ResponseError as error:  # the group went with a broker that lost its newest writes
             if "NOGROUP" not in str(error):
                 raise
-            self._make_group(stream)
+            for stream in streams:
+                self._make_group(stream)
             return []
-        return reply[0][1] if reply else []
+        return [(stream.decode(), entries) for stream, entries in reply]
 
     def _make_group(self, stream: str) -> None:
         try:

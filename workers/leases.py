@@ -55,17 +55,37 @@ class Leases:
         self._held: dict[str, Lease] = {}
         self._lock = threading.Lock()
 
-    def take(self, job: str) -> Lease | Refusal:
-        """Own the job, if nobody does. Raises Exhausted when it has cost too many workers."""
-        token = secrets.token_hex(8)
-        status, *rest = self._run(
+    def take(self, jobs: list[str]) -> list[tuple[str, Lease | Refusal | Exhausted]]:
+        """Own those of the jobs that nobody owns, in one exchange with the broker; an Exhausted has cost too many.
+
+        Raises:
+            RedisError: the broker is away, or could not write one of them. What was taken is given back, or lapses.
+        """
+        tokens = [secrets.token_hex(8) for _ in jobs]
+        calls = [
             log.take_lease(
                 job, self._role, token=token, worker=self._worker, ttl_ms=self._ttl_ms, profile=self._profile,
                 max_strikes=self._settings.max_strikes,
             )
-        )  # fmt: skip
+            for job, token in zip(jobs, tokens, strict=True)
+        ]  # fmt: skip
+        taken, errors = [], []
+        for job, token, reply in zip(jobs, tokens, self._run.many(calls), strict=True):
+            if isinstance(reply, Exception):
+                errors.append(reply)
+            else:
+                taken.append((job, self._outcome(job, token, reply)))
+        if errors:
+            for _, lease in taken:
+                if isinstance(lease, Lease):
+                    self.release(lease, handed_over=True)
+            raise errors[0]
+        return taken
+
+    def _outcome(self, job: str, token: str, reply: list) -> Lease | Refusal | Exhausted:
+        status, *rest = reply
         if status == "exhausted":
-            raise Exhausted(rest[0] or "its workers died without a word")
+            return Exhausted(rest[0] or "its workers died without a word")
         if status != "ok":
             return Refusal(status)
         lease = Lease(job, self._role, token, attempt=rest[0])
@@ -100,16 +120,18 @@ class Leases:
             return job in self._held
 
     def renew(self) -> None:
-        """Renew every lease once, and mark those that are over; one that is over lapses."""
-        for lease in self.held():
-            if lease.over:
+        """Renew every lease once, and mark those that are over; one that is over lapses. Raises RedisError."""
+        leases = [lease for lease in self.held() if not lease.over]
+        calls = [
+            log.renew_lease(lease.job, self._role, token=lease.token, ttl_ms=self._ttl_ms) for lease in leases
+        ]  # fmt: skip
+        for lease, reply in zip(leases, self._run.many(calls), strict=True):
+            if isinstance(reply, redis.ResponseError):  # such as being out of memory: others may yet be renewed
+                logger.warning("the lease of %s was not renewed: %s", lease.job, reply)
                 continue
-            try:
-                call = log.renew_lease(lease.job, self._role, token=lease.token, ttl_ms=self._ttl_ms)
-                status, *rest = self._run(call)
-            except redis.ResponseError as error:  # such as being out of memory: others may yet be renewed
-                logger.warning("the lease of %s was not renewed: %s", lease.job, error)
-                continue
+            if isinstance(reply, Exception):
+                raise reply
+            status, *rest = reply
             if status != "ok":
                 lease.over = lease.over or status
             elif rest[0]:

@@ -130,42 +130,59 @@ class Ownership:
 
     # --- taking -----------------------------------------------------------------------------------------------------
 
-    def take_next(self, *, new: bool = True) -> Owned | None:
-        """Own the next job there is for this worker; None when there is none to be had now.
+    def take(self, room: int, *, new: int) -> list[Owned]:
+        """Own the next jobs that there are for this worker; nothing when there is none to be had now.
 
-        Jobs that lost their owner come first; `new` ones only where asked for.
+        All of them in a few exchanges with the broker, each of which may have to wait for its disk.
+
+        Args:
+            room: how many at most. Jobs that lost their owner come first.
+            new: how many of them may be ones that nobody had yet.
         """
         try:
             self._lapsed |= self.signals.lapsed()
-            while (job := self._next_to_try(new)) is not None:
-                owned = self._take(job)
-                if owned:
+            while jobs := self._next_to_try(room, new):
+                if owned := self._take(jobs):
                     return owned
         except redis.RedisError as error:
             logger.warning("no jobs taken, the broker is away: %s", error)
-        return None
+        return []
 
-    def _next_to_try(self, new: bool) -> str | None:
-        if self._lapsed:
-            return self._lapsed.pop()
-        return self._inbox.reclaimed() or (self._inbox.new() if new else None)
+    def _next_to_try(self, room: int, new: int) -> list[str]:
+        jobs = [self._lapsed.pop() for _ in range(min(room, len(self._lapsed)))]
+        jobs += self._inbox.reclaimed(room - len(jobs))
+        return [*jobs, *self._inbox.new(min(new, room - len(jobs)))]
 
-    def _take(self, job: str) -> Owned | None:
-        if self.leases.holds(job):  # its keeper renews it, or its loop is about to let go of it
-            return None
-        try:
-            lease = self.leases.take(job)
-        except Exhausted as exhausted:
-            self._fail_exhausted(job, str(exhausted))
-            return None
-        if not isinstance(lease, Lease):
-            if lease.why in ("gone", "final"):
+    def _take(self, jobs: list[str]) -> list[Owned]:
+        # Of those that it holds, its keeper renews the lease, or its loop is about to let go.
+        leased = []
+        for job, lease in self.leases.take([job for job in jobs if not self.leases.holds(job)]):
+            if isinstance(lease, Lease):
+                leased.append(lease)
+            elif isinstance(lease, Exhausted):
+                self._fail_exhausted(job, str(lease))
+            elif lease.why in ("gone", "final"):
                 self._drop_pointer(job)
-            return None
         try:
-            owned = self._read(lease)
+            logs = self._logs(leased)
+        except BaseException:
+            for lease in leased:
+                self.leases.release(lease, handed_over=True)
+            raise
+        return [owned for lease, entries in zip(leased, logs, strict=True) if (owned := self._own(lease, entries))]
+
+    def _logs(self, leases: list[Lease]) -> list[list]:
+        pipeline = self.client.pipeline(transaction=False)
+        for lease in leases:
+            pipeline.xrange(keys.log(lease.job))
+        return pipeline.execute()
+
+    def _own(self, lease: Lease, entries: list) -> Owned | None:
+        """The job as its log has it; None where it cannot be read, or there is nothing left to do in this role."""
+        try:
+            owned = self._read(lease, entries)
         except NewerVersion as error:
-            logger.warning("job %s is for newer workers: %s", job, error)
+            logger.warning("job %s is for newer workers: %s", lease.job, error)
             self.leases.release(lease, handed_over=True)
             return None
         except (DecodeError, BrokenLog) as error:
@@ -178,9 +195,7 @@ class Ownership:
             self.leases.release(lease, handed_over=True)
         return owned
 
-    def _read(self, lease: Lease) -> Owned | None:
-        """The job as its log has it; None where there is nothing left to do in this role."""
-        entries = self.client.xrange(keys.log(lease.job))
+    def _read(self, lease: Lease, entries: list) -> Owned | None:
         if not entries:  # purged, or expired, since the lease was taken
             return None
         events = [decode(entry[b"e"]) for _, entry in entries]

@@ -13,7 +13,17 @@ import redis
 from redis.exceptions import OutOfMemoryError, ReadOnlyError
 
 from broker_schemas import keys, log
-from broker_schemas.events import FINAL_TYPES, JobFailed, Payload, RowsFreed, SpanTerminal, SpanWindow
+from broker_schemas.events import (
+    FINAL_TYPES,
+    AudioChunk,
+    CodesLogged,
+    JobCompleted,
+    JobFailed,
+    Payload,
+    RowsFreed,
+    SpanTerminal,
+    SpanWindow,
+)
 from broker_schemas.log import Refused
 from workers.leases import Lease, Watchdog
 from workers.signals import ring
@@ -22,8 +32,10 @@ logger = logging.getLogger(__name__)
 
 _EVENTS_MAX = 256  # waiting to be written; a full queue holds the step back
 _BYTES_MAX = 64 << 20
+_BATCH_EVENTS, _BATCH_BYTES = 64, 4 << 20  # written together at most
 _MENDS = (redis.ConnectionError, redis.TimeoutError, OutOfMemoryError, ReadOnlyError)  # by itself, or by an operator
 _MENDED = ("MISCONF", "NOREPLICAS")  # so too errors that begin with these
+_COUNTED = (SpanWindow, SpanTerminal, CodesLogged, AudioChunk, JobCompleted, type(None))  # refused out of their order
 _LAST_WORDS_S = 10.0  # how long a worker that leaves waits for the broker
 
 
@@ -96,12 +108,13 @@ class Publisher(threading.Thread):
 
     def run(self) -> None:
         try:
-            while (entry := self._next()) is not None:
-                written = self._write(entry)
+            while batch := self._next():
+                fates = self._write(batch)
                 with self._changed:
-                    self._bytes -= entry.size
+                    self._bytes -= sum(entry.size for entry in batch)
                     self._changed.notify_all()
-                self._settle(entry, written)
+                for entry, written in zip(batch, fates, strict=True):
+                    self._settle(entry, written)
         except BaseException as error:
             logger.exception("the publisher died")
             with self._changed:
@@ -116,15 +129,23 @@ class Publisher(threading.Thread):
         self.join(timeout=_LAST_WORDS_S)
         self._abandoned.set()
 
-    def _next(self) -> Entry | None:
+    def _next(self) -> list[Entry]:
+        """What is written together next; nothing once the queue is closed and empty."""
         with self._changed:
             while not self._entries:
                 self._watchdog.beat()
                 if self._closed:
-                    return None
+                    return []
                 self._changed.wait(0.5)
             self._watchdog.beat()
-            return self._entries.popleft()
+            batch = [self._entries.popleft()]
+            size = batch[0].size
+            while self._entries and len(batch) < _BATCH_EVENTS and size < _BATCH_BYTES:
+                if not _can_follow(self._entries[0], batch):
+                    break
+                batch.append(self._entries.popleft())
+                size += batch[-1].size
+            return batch
 
     def _out_of_patience(self) -> bool:
         """Whether the worker has been leaving for so long that nobody waits any more."""
@@ -137,29 +158,43 @@ class Publisher(threading.Thread):
         if entry.settled:
             entry.settled(written)
 
-    def _write(self, entry: Entry) -> bool:
-        """Whether the event is in the log, pointers included."""
-        lease = entry.lease
-        freed = isinstance(entry.payload, RowsFreed)
-        if entry.payload is None or (lease.over and not freed):
-            return False
-        try:
-            self._patiently(lambda: self._append(entry))
-        except Refused as refused:
-            if not freed:
-                lease.over = lease.over or self._why(refused, entry)
-            return False
-        self._patiently(lambda: self._point(entry))
-        return not (self._abandoned.is_set() or lease.over)
+    def _write(self, batch: list[Entry]) -> list[bool]:
+        """Write events, all of them before any pointer; for each whether it is logged, and its lease still holds."""
+        due = [entry for entry in batch if entry.payload is not None and (_is_freed(entry) or not entry.lease.over)]
+        logged: list[Entry] = []
+        self._patiently(lambda: self._append(due, logged))
+        self._patiently(lambda: self._point(logged))
+        for entry in logged:
+            if entry.payload.type in FINAL_TYPES:
+                self._patiently(lambda entry=entry: self._retire(entry))
+        sure = set() if self._abandoned.is_set() else set(map(id, logged))
+        return [id(entry) in sure and not entry.lease.over for entry in batch]
 
-    def _append(self, entry: Entry) -> None:
-        lease, payload = entry.lease, entry.payload
-        role = "" if isinstance(payload, RowsFreed) else lease.role
-        call = log.append(
-            payload, job=lease.job, by=self._worker, token=lease.token, role=role, ttl_ms=entry.ttl_ms,
+    def _append(self, due: list[Entry], logged: list[Entry]) -> None:
+        """Append events in their order. Those whose fate is known leave `due`; what was written goes to `logged`.
+
+        Raises:
+            RedisError: one could not be sent, or not be written. It is the first in `due` then, and what was sent after
+                it is sent again: it may have been refused for want of this one.
+        """
+        for reply in self._run.many([self._call(entry) for entry in due]):
+            if isinstance(reply, Exception):
+                raise reply
+            entry = due.pop(0)
+            try:
+                log.appended(reply, entry.payload, entry.lease.job)
+            except Refused as refused:
+                if not _is_freed(entry):
+                    entry.lease.over = entry.lease.over or self._why(refused, entry)
+            else:
+                logged.append(entry)
+
+    def _call(self, entry: Entry) -> log.Call:
+        lease, role = entry.lease, "" if _is_freed(entry) else entry.lease.role
+        return log.append(
+            entry.payload, job=lease.job, by=self._worker, token=lease.token, role=role, ttl_ms=entry.ttl_ms,
             **entry.companions,
         )  # fmt: skip
-        log.appended(self._run(call), payload, lease.job)
 
     def _why(self, refused: Refused, entry: Entry) -> str:
         logger.info("%s", refused)
@@ -168,21 +203,30 @@ class Publisher(threading.Thread):
         if refused.status == "conflict":
             message = f"{entry.payload.identity} was made twice, and differs: the same work gave other bytes"
             failure = JobFailed(code="nondeterministic", message=message, retryable=False)
-            self._write(Entry(entry.lease, failure, entry.owner, entry.ttl_ms))
+            self._write([Entry(entry.lease, failure, entry.owner, entry.ttl_ms)])
         return refused.status
 
-    def _point(self, entry: Entry) -> None:
+    def _point(self, logged: list[Entry]) -> None:
         """Log first, pointer second."""
-        job, payload = entry.lease.job, entry.payload
-        if isinstance(payload, (SpanWindow, SpanTerminal)):
-            self._run(log.post_pointer(keys.ready(self._model), job))
-            ring(self._client, self._model, keys.ACOUSTIC, job)
-        if isinstance(payload, SpanTerminal):
-            self._run(log.drop_pointer(keys.requests(self._model, entry.owner), job, keys.TALKER))
-        if payload.type in FINAL_TYPES:
-            owner, ttl_ms = entry.owner, entry.ttl_ms
-            if not retire(self._client, self._run, job, model=self._model, owner=owner, ttl_ms=ttl_ms):
-                entry.lease.over = entry.lease.over or "gap"
+        spans = [entry for entry in logged if isinstance(entry.payload, (SpanWindow, SpanTerminal))]
+        if not spans:
+            return
+        jobs = dict.fromkeys(entry.lease.job for entry in spans)
+        calls = [log.post_pointer(keys.ready(self._model), job) for job in jobs]
+        for entry in spans:
+            if isinstance(entry.payload, SpanTerminal):
+                calls.append(log.drop_pointer(keys.requests(self._model, entry.owner), entry.lease.job, keys.TALKER))
+
+        def tell(pipeline: redis.client.Pipeline) -> None:
+            for job in jobs:
+                ring(pipeline, self._model, keys.ACOUSTIC, job)
+
+        self._run.all(calls, then=tell)
+
+    def _retire(self, entry: Entry) -> None:
+        job, owner, ttl_ms = entry.lease.job, entry.owner, entry.ttl_ms
+        if not retire(self._client, self._run, job, model=self._model, owner=owner, ttl_ms=ttl_ms):
+            entry.lease.over = entry.lease.over or "gap"
 
     def _patiently(self, action: Callable[[], None]) -> None:
         """Do it, again while the broker is away: whatever is sent here may be sent twice."""
@@ -199,15 +243,30 @@ class Publisher(threading.Thread):
         return None
 
 
+def _can_follow(entry: Entry, batch: list[Entry]) -> bool:
+    """Whether an event may be sent before it is known that those of its job in the batch are written.
+
+    It may where it is refused if one of them is missing.
+    """
+    if entry.payload is None:
+        return True
+    own = [other.payload for other in batch if other.lease.job == entry.lease.job]
+    return not own or all(isinstance(payload, _COUNTED) for payload in (*own, entry.payload))
+
+
+def _is_freed(entry: Entry) -> bool:
+    """Whether it says that rows were freed, which needs no lease."""
+    return isinstance(entry.payload, RowsFreed)
+
+
 def retire(client: redis.Redis, run: log.Scripts, job: str, *, model: str, owner: str, ttl_ms: int) -> bool:
     """Clear a final job's traces in other slots. Doing so twice is harmless.
 
     False, and the job is live as before, where the broker has lost its final event in the meantime.
     """
     bytes_ = int(client.hget(keys.head(job), "bytes") or 0)
-    for call in log.retire(job, model=model, owner=owner, ttl_ms=ttl_ms, bytes_=bytes_):
-        reply = run(call)
+    *_, (_, held, *_) = run.all(log.retire(job, model=model, owner=owner, ttl_ms=ttl_ms, bytes_=bytes_))
     if client.hexists(keys.head(job), "final") or not client.exists(keys.log(job)):
         return True
-    run(log.hold(job, bytes_=reply[1], owner=owner, model=model))
+    run(log.hold(job, bytes_=held, owner=owner, model=model))
     return False

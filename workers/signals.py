@@ -88,6 +88,11 @@ class Signals(threading.Thread):
         """Jobs that the bell was rung for since the last call."""
         return self._drain(self._rung)
 
+    @property
+    def has_lapsed(self) -> bool:
+        """Whether `lapsed` has any."""
+        return bool(self._lapsed)
+
     def lapsed(self) -> set[str]:
         """Jobs that lost their owner, and may be taken at once."""
         return self._drain(self._lapsed)

@@ -76,11 +76,14 @@ class Sweeper:
         live = [(job.decode(), int(score)) for job, score in scores]
         self._requests = {job: self._requests[job] for job, _ in live if job in self._requests}
         for first in range(0, len(live), _AT_ONCE):
+            going_on = []
             for job in self._read(live[first : first + _AT_ONCE]):
                 try:
-                    self._tend(job, now_ms, profiles)
+                    if self._tend(job, now_ms, profiles):
+                        going_on.append(job)
                 except redis.ResponseError as error:  # such as being out of memory: others may yet be tended
                     logger.warning("job %s was not tended: %s", job.job, error)
+            self._point(going_on)
         self._orphans = {key: since for key, since in self._orphans.items() if key in self._orphans_seen}
         self._orphans_seen.clear()
         self._forget_idle_owners({(live.model, live.owner) for live in self._requests.values()})
@@ -120,35 +123,51 @@ class Sweeper:
             return False
         return True
 
-    def _tend(self, live: _Live, now_ms: int, profiles: set[tuple[str, str]]) -> None:
+    def _tend(self, live: _Live, now_ms: int, profiles: set[tuple[str, str]]) -> bool:
+        """Whether the job goes on, and is to be pointed to."""
         if live.request is None:
             if now_ms - live.accepted_at > _UNBORN_MS:
                 self._run(log.give_back(live.job))
-            return
+            return False
         if live.final:
-            return self._see_off(live)
+            self._see_off(live)
+            return False
         if now_ms > live.request.deadline:
             message = "the job was not done by its deadline; submit it again, with a later deadline_s if it is long"
-            return self._fail(live, JobFailed(code="deadline_exceeded", message=message, retryable=True))
-        if not live.terminal:
-            self._client.sadd(keys.owners(live.request.model), live.request.owner)
-            self._tend_role(live, keys.TALKER, keys.requests(live.request.model, live.request.owner), now_ms, profiles)
-        if live.spans:
-            self._tend_role(live, keys.ACOUSTIC, keys.ready(live.request.model), now_ms, profiles)
+            self._fail(live, JobFailed(code="deadline_exceeded", message=message, retryable=True))
+            return False
+        roles = [keys.TALKER] * (not live.terminal) + [keys.ACOUSTIC] * bool(live.spans)
+        return all([self._tend_role(live, role, now_ms, profiles) for role in roles])
 
-    def _tend_role(self, live: _Live, role: str, stream: str, now_ms: int, profiles: set[tuple[str, str]]) -> None:
-        posted, *_ = self._run(log.post_pointer(stream, live.job))
-        if posted:
-            ring(self._client, live.request.model, role, live.job)
+    def _tend_role(self, live: _Live, role: str, now_ms: int, profiles: set[tuple[str, str]]) -> bool:
+        """Whether the job goes on."""
         expires, profile = live.expires[role], live.profiles[role]
         if expires is None or expires > now_ms:
-            return
+            return True
         if profile and (role, profile) not in profiles and self._orphaned_for(live.job, role) > self._settings.orphan_s:
             message = (
                 f"no {role} worker of the profile that this job began with ({profile[:12]}) is left; submit it again"
             )
-            return self._fail(live, JobFailed(code="profile_gone", message=message, retryable=True))
+            self._fail(live, JobFailed(code="profile_gone", message=message, retryable=True))
+            return False
         ring(self._client, live.request.model, role, live.job, lapsed=True)
+        return True
+
+    def _point(self, jobs: list[_Live]) -> None:
+        """Have every job that goes on pointed to; whoever was not is told of. One exchange for all of them."""
+        pipeline = self._client.pipeline(transaction=False)
+        for model, owner in {(job.request.model, job.request.owner) for job in jobs if not job.terminal}:
+            pipeline.sadd(keys.owners(model), owner)
+        pipeline.execute()
+        talking = [job for job in jobs if not job.terminal]
+        wanted = [(job, keys.TALKER, keys.requests(job.request.model, job.request.owner)) for job in talking]
+        wanted += [(job, keys.ACOUSTIC, keys.ready(job.request.model)) for job in jobs if job.spans]
+        replies = self._run.many([log.post_pointer(stream, job.job) for job, _, stream in wanted])
+        for (job, role, _), reply in zip(wanted, replies, strict=True):
+            if isinstance(reply, Exception):
+                logger.warning("job %s was not pointed to: %s", job.job, reply)
+            elif reply[0]:
+                ring(self._client, job.request.model, role, job.job)
 
     def _orphaned_for(self, job: str, role: str) -> float:
         """Seconds for which this sweeper has seen, without a pause, that the job's owner and its profile are gone."""

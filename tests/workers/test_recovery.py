@@ -14,7 +14,17 @@ from broker_schemas import keys, log
 from broker_schemas.codec import unpack
 from broker_schemas.events import encode_open
 from broker_schemas.job import Status
-from tests.stand_ins import QUICK, InstantAcoustic, InstantRunner, acoustic, request, running, sweeper, talker
+from tests.stand_ins import (
+    QUICK,
+    InstantAcoustic,
+    InstantRunner,
+    acoustic,
+    each_append,
+    request,
+    running,
+    sweeper,
+    talker,
+)
 from tests.test_pipeline import listen, sha256, submit
 from tests.waiting import PATIENCE_S, reach, until
 
@@ -100,17 +110,16 @@ async def test_songs_that_were_begun_go_on_though_the_acoustic_stage_is_behind(p
 
 async def test_songs_that_are_refused_make_room_for_others(producer, broker):
     worker = talker(broker, ready_limit=2)
-    publisher = worker._ownership.publisher
-    append, refused = publisher._append, []
+    refused = []
 
-    def cancelled_just_before(entry):
+    def cancelled_just_before(entry, write):
         if entry.payload.type == "span.terminal" and len(refused) < 4:
             refused.append(entry.lease.job)
             call = log.append(ev.JobCancelled(by_whom="me"), job=entry.lease.job, by="me", ttl_ms=60_000)
             log.Scripts(broker.client())(call)
-        append(entry)
+        write()
 
-    publisher._append = cancelled_just_before
+    each_append(worker._ownership.publisher, cancelled_just_before)
     with sweeping(broker), running(worker, acoustic(broker)):
         for seed in range(5):
             await reach(producer, await submit(producer, seed=seed, frames=50), lambda state: state.status.final)
@@ -207,20 +216,19 @@ async def test_whatever_the_broker_forgets_the_song_ends_as_ever(producer, broke
             talker(broker, runner=InstantRunner(step_s=0.0005)),
             acoustic(broker, model=InstantAcoustic(window_s=0.02)),
         ]
-        publisher = workers[role == "acoustic"]._ownership.publisher
-        append, counted = publisher._append, []
+        counted = []
 
-        def forgotten(entry, append=append, counted=counted, place=place):
+        def forgotten(entry, write, counted=counted, place=place):
             if entry.payload.type not in kinds:
-                return append(entry)
+                return write()
             counted.append(1)
             before = snapshot(client) if len(counted) == place + 1 else None
-            append(entry)
+            write()
             if before:
                 rewind(client, before)
             return None
 
-        publisher._append = forgotten
+        each_append(workers[role == "acoustic"]._ownership.publisher, forgotten)
         with sweeping(broker), running(*workers):
             job = await submit(producer, frames=530, params={"async_chunk": async_chunk})
             assert await completed(producer, job) == expected
@@ -277,7 +285,7 @@ async def test_the_publisher_s_own_watchdog_ends_a_stuck_process(broker, produce
     publisher = worker._ownership.publisher
     publisher._watchdog.end = lambda code: ended.set()
 
-    def refuse(entry):
+    def refuse(due, logged):
         raise redis.ResponseError("WRONGTYPE")
 
     append, publisher._append = publisher._append, refuse
@@ -313,7 +321,7 @@ async def test_songs_without_frames_make_room_for_others(producer, broker):
 async def test_a_publisher_that_dies_takes_its_worker_down_and_frees_its_jobs(producer, broker):
     worker = talker(broker, runner=InstantRunner(step_s=0.001))
 
-    def die(entry):
+    def die(due, logged):
         raise ZeroDivisionError("in the publisher")
 
     with sweeping(broker):

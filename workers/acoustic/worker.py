@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,7 @@ from broker_schemas.job import BrokenLog, fold
 from workers.acoustic.carry import Carry
 from workers.acoustic.conditioning import Conditioning, Frames, LoggedCodes, MissingFrames
 from workers.acoustic.schedule import Batches, Waiting
+from workers.aside import Aside
 from workers.models.family import AcousticModel, Decoded, Dropped, Family, Window
 from workers.owning import Owned, Ownership
 from workers.settings import AcousticSettings
@@ -27,6 +31,7 @@ from workers.talker.windows import Plan
 logger = logging.getLogger(__name__)
 
 _AWAY_S = 0.5  # before the broker is asked again
+_LOOK_S = 0.25  # how often jobs are looked for that no bell was rung for
 _REREAD_S = 1.0  # a rung bell may be missed: every log is read again after so long
 
 
@@ -56,6 +61,14 @@ class Sounding:
         return self.owned.job
 
 
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What was read of a job's log, from the newest event on that was known."""
+
+    sounding: Sounding
+    entries: list[tuple[bytes, dict[bytes, bytes]]]
+
+
 class AcousticWorker:
     """The main loop: read what is new, choose windows, decode them, publish each chunk with its carry."""
 
@@ -67,6 +80,12 @@ class AcousticWorker:
         self._sounding: dict[str, Sounding] = {}
         self._batches = Batches(model.batch, settings.gather_s)
         self._window_s = 0.5  # decoding time of a window, a moving mean
+        self._taking: Aside[None] = Aside("taking", ownership.signals.wake)
+        self._taken: deque[Owned] = deque()  # not begun yet
+        self._reading: Aside[list[Read]] = Aside("reading", ownership.signals.wake)
+        self._looked_at = 0.0
+        self._look = True  # whether there may be jobs to take
+        self._rung: set[str] = set()  # jobs whose logs are to be read
         self._reread_at = 0.0
 
     def run(self, stop: threading.Event) -> None:
@@ -75,6 +94,7 @@ class AcousticWorker:
 
     def _turn(self, stop: threading.Event) -> bool:
         self._drop_over()
+        self._note_rung()
         self._admit()
         self._read_news()
         soundings, wait = self._next()
@@ -86,20 +106,34 @@ class AcousticWorker:
 
     # --- which job ----------------------------------------------------------------------------------------------------
 
+    def _note_rung(self) -> None:
+        """The bell is rung for jobs of this worker's, and for those that nobody has yet."""
+        signals = self._ownership.signals
+        rung = signals.rung()
+        due = time.monotonic() - self._looked_at > _LOOK_S
+        self._look |= not rung <= self._sounding.keys() or signals.has_lapsed or due
+        self._rung |= rung
+
     def _admit(self) -> None:
-        while len(self._sounding) < self._settings.max_num_seqs:
-            owned = self._ownership.take_next()
-            if owned is None:
-                return
+        self._taking.results()
+        while self._taken:
+            owned = self._taken.popleft()
             try:
                 self._begin(owned)
             except BrokenLog as error:
                 self._ownership.refuse(owned, "broken_log", str(error), retryable=True)
             except redis.RedisError:
                 self._ownership.hand_over(owned)
-                return
             except Exception as error:  # such as a carry of another layout
                 self._ownership.give_up(owned, error)
+        room = self._settings.max_num_seqs - len(self._sounding) - len(self._taken)
+        if self._look and not self._taking.busy and room > 0:
+            self._looked_at, self._look = time.monotonic(), False
+            self._taking.begin(partial(self._take_jobs, room))
+
+    def _take_jobs(self, room: int) -> None:
+        """Take as many jobs as there are, and there is room for. Waits for the broker."""
+        self._taken += self._ownership.take(room, new=room)
 
     def _begin(self, owned: Owned) -> None:
         state, plan = owned.state, self._family.plan(owned.state.request)
@@ -111,6 +145,7 @@ class AcousticWorker:
             owned, plan, carry, self._frames_of(owned, carry, plan), time.time(), heard, decoded, carry.state
         )  # fmt: skip
         self._sounding[owned.job] = sounding
+        self._rung.add(owned.job)  # the bell may have been rung since its log was read
         self._ownership.announce(owned, rows=1, from_window=carry.windows)
         if all_said:  # whoever had it fell between the last chunk and the last word
             self._complete(sounding)
@@ -125,7 +160,7 @@ class AcousticWorker:
 
     def _stored_carry(self, owned: Owned) -> Carry:
         """The state after the newest chunk. Raises BrokenLog."""
-        raw = self._ownership.client.get(keys.carry(owned.job))
+        raw = self._ownership.client.get(keys.carry(owned.job)) if owned.state.chunks else None
         carry = Carry.unpack(raw) if raw else Carry()
         if carry.windows != owned.state.chunks:
             raise BrokenLog(f"job {owned.job} has {owned.state.chunks} chunks, and a carry of {carry.windows} windows")
@@ -133,21 +168,43 @@ class AcousticWorker:
 
     def _read_news(self) -> None:
         """New events of the jobs that the bell was rung for; of all of them now and then."""
-        rung = self._ownership.signals.rung()
-        everyone = time.monotonic() - self._reread_at > _REREAD_S
-        if everyone:
+        for read in itertools.chain.from_iterable(self._reading.results()):
+            if self._sounding.get(read.sounding.job) is read.sounding:
+                self._learn(read.sounding, read.entries)
+        if time.monotonic() - self._reread_at > _REREAD_S:
             self._reread_at = time.monotonic()
+            self._rung |= self._sounding.keys()
+        asked = [
+            self._sounding[job]
+            for job in self._rung & self._sounding.keys()
+            if not self._sounding[job].owned.state.terminal
+        ]
+        if asked and not self._reading.busy:
+            self._rung.clear()
+            self._reading.begin(partial(self._read, {sounding: sounding.owned.state.seq for sounding in asked}))
+
+    def _read(self, since: dict[Sounding, int]) -> list[Read]:
+        """The jobs' events from these on, in one exchange with the broker, which is waited for."""
+        pipeline = self._ownership.client.pipeline(transaction=False)
+        for sounding, seq in since.items():
+            pipeline.xrange(keys.log(sounding.job), min=f"{seq}-0")
         try:
-            for job, sounding in self._sounding.items():
-                if (everyone or job in rung) and not sounding.owned.state.terminal:
-                    self._read_log(sounding)
+            replies = pipeline.execute()
         except redis.RedisError as error:
             logger.warning("the broker is away: %s", error)
+            return []
+        return [Read(sounding, entries) for sounding, entries in zip(since, replies, strict=True)]
 
     def _read_log(self, sounding: Sounding) -> None:
-        """What is new in the job's log; where the newest known event is not where it was, the broker has lost it."""
+        """What is new in the job's log, now."""
         owned = sounding.owned
-        entries = self._ownership.client.xrange(keys.log(owned.job), min=f"{owned.state.seq}-0")
+        self._learn(sounding, self._ownership.client.xrange(keys.log(owned.job), min=f"{owned.state.seq}-0"))
+
+    def _learn(self, sounding: Sounding, entries: list[tuple[bytes, dict[bytes, bytes]]]) -> None:
+        """Where the newest known event is not where it was, the broker has lost it."""
+        owned = sounding.owned
+        if entries and int(entries[0][0].partition(b"-")[0]) < owned.state.seq:
+            return  # read before others were
         try:
             if not entries or entries[0][1][b"e"] != owned.newest:
                 raise BrokenLog(f"event {owned.state.seq} of job {owned.job} is not what it was")
@@ -320,4 +377,6 @@ class AcousticWorker:
                 self._ownership.let_go(sounding.owned)
 
     def _leave(self, error: BaseException | None) -> None:
-        self._ownership.leave([sounding.owned for sounding in self._sounding.values()], error)
+        self._reading.stop()
+        self._taking.stop()
+        self._ownership.leave([*self._taken, *(sounding.owned for sounding in self._sounding.values())], error)

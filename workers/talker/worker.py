@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from broker_schemas.codec import Tensor
 from broker_schemas.events import CodesLogged, ReferenceEncoded, RowsFreed
 from broker_schemas.job import logged_codes
 from broker_schemas.recordings import BadRecording
+from workers.aside import Aside
 from workers.models.family import Family, Reference, TalkerModel
 from workers.owning import Owned, Ownership
 from workers.settings import TalkerSettings
@@ -28,7 +30,7 @@ from workers.talker.spans import SpanCutter
 
 logger = logging.getLogger(__name__)
 
-_LOOK_S = 0.25  # how often a busy talker looks for jobs that no bell was rung for
+_LOOK_S = 0.25  # how often jobs are looked for that no bell was rung for
 
 
 class Runner(Protocol):
@@ -79,7 +81,7 @@ class Talking:
 
 
 class TalkerWorker:
-    """The main loop. Events are written by another thread; only looking for jobs waits for the broker."""
+    """The main loop: it never waits for the broker. Events are written, and jobs looked for, by other threads."""
 
     def __init__(
         self, ownership: Ownership, runner: Runner, model: TalkerModel, family: Family, settings: TalkerSettings,
@@ -93,9 +95,11 @@ class TalkerWorker:
         self._references = references
         self._talking: dict[str, Talking] = {}
         self._encoding: dict[str, Encoding] = {}
+        self._taking: Aside[None] = Aside("taking", ownership.signals.wake)
+        self._taken: deque[Owned] = deque()  # not begun yet
         self._looked_at = 0.0
-        self._made_room = False  # rows were freed since the last look
-        self._unready: set[str] = set()  # jobs whose first span is not out yet
+        self._look = True  # whether there may be jobs, or room that there was not
+        self._unready: set[str] = set()  # jobs of this worker's whose first span is not out yet
 
     def run(self, stop: threading.Event) -> None:
         """Work until `stop`, then hand every job over; what else ends it is a strike against the jobs it had."""
@@ -114,26 +118,41 @@ class TalkerWorker:
     # --- admission ----------------------------------------------------------------------------------------------------
 
     def _admit(self) -> None:
-        rung = self._ownership.signals.rung()
+        self._taking.results()
+        while self._taken:
+            self._welcome(self._taken.popleft())
+        signals = self._ownership.signals
         due = time.monotonic() - self._looked_at > _LOOK_S
-        if not (self._runner.idle or rung or self._made_room or due):
-            return
-        self._looked_at, self._made_room = time.monotonic(), False
-        while self._runner.free_jobs > len(self._encoding):
-            owned = self._ownership.take_next(new=not self._acoustic_is_behind())
-            if owned is None:
-                return
-            request, logged = owned.state.request, owned.state.reference
-            if not recording_of(request):
-                self._begin(owned, None)
-            elif logged is not None:
-                codes = None if logged.codes is None else logged.codes.numpy()
-                self._begin(owned, Reference(logged.speaker.numpy(), codes))
-            elif self._references is None:
-                message = "this checkpoint clones no voices: leave the recording out, or serve a Base checkpoint"
-                self._ownership.refuse(owned, "no_references", message, retryable=False)
-            else:
-                self._encode(owned)
+        self._look |= bool(signals.rung()) or signals.has_lapsed or due
+        room = self._runner.free_jobs - len(self._encoding) - len(self._taken)
+        if self._look and not self._taking.busy and room > 0:
+            self._looked_at, self._look = time.monotonic(), False
+            self._taking.begin(partial(self._take_jobs, room))
+
+    def _take_jobs(self, room: int) -> None:
+        """Take as many jobs as there are, and there is room for. Waits for the broker."""
+        for owned in self._ownership.take(room, new=self._admissible()):
+            if not owned.state.spans:
+                self._unready.add(owned.job)
+            self._taken.append(owned)
+
+    def _welcome(self, owned: Owned) -> None:
+        request, logged = owned.state.request, owned.state.reference
+        if not recording_of(request):
+            self._begin(owned, None)
+        elif logged is not None:
+            codes = None if logged.codes is None else logged.codes.numpy()
+            self._begin(owned, Reference(logged.speaker.numpy(), codes))
+        elif self._references is None:
+            message = "this checkpoint clones no voices: leave the recording out, or serve a Base checkpoint"
+            self._refuse(owned, "no_references", message)
+        else:
+            self._encode(owned)
+
+    def _refuse(self, owned: Owned, code: str, message: str) -> None:
+        """The job cannot be done, here or anywhere."""
+        self._unready.discard(owned.job)
+        self._ownership.refuse(owned, code, message, retryable=False)
 
     def _encode(self, owned: Owned) -> None:
         reference = self._references.begin(owned.state.request)
@@ -150,11 +169,13 @@ class TalkerWorker:
             try:
                 reference = encoding.reference.result()
             except (LookupError, BadRecording) as error:
-                self._ownership.refuse(owned, "no_reference", str(error), retryable=False)
+                self._refuse(owned, "no_reference", str(error))
             except redis.RedisError as error:
                 logger.warning("the broker is away: %s", error)
+                self._unready.discard(owned.job)
                 self._ownership.hand_over(owned)
             except Exception as error:
+                self._unready.discard(owned.job)
                 self._ownership.give_up(owned, error)
             else:
                 self._log_reference(owned, reference)
@@ -166,14 +187,14 @@ class TalkerWorker:
         recording, speaker = recording_of(owned.state.request), Tensor.of(reference.speaker)
         self._ownership.write(owned, ReferenceEncoded(recording=recording, speaker=speaker, codes=codes))
 
-    def _acoustic_is_behind(self) -> bool:
-        """Whether new songs had better wait; those that were begun go on, or the acoustic stage would wait for them."""
+    def _admissible(self) -> int:
+        """How many new songs the acoustic stage can bear; those that were begun go on, or it would wait for them."""
         unready = len(self._unready)  # first: a song whose span comes out meanwhile counts twice, not never
         try:
             ready = self._ownership.client.xlen(keys.ready(self._ownership.model))
         except redis.RedisError:
-            return True
-        return ready + unready >= self._settings.ready_limit
+            return 0
+        return max(0, self._settings.ready_limit - ready - unready)
 
     def _begin(self, owned: Owned, reference: Reference | None) -> None:
         request, state = owned.state.request, owned.state
@@ -191,15 +212,14 @@ class TalkerWorker:
             )
             self._runner.admit(history, self._model.prompts(request, reference))
         except DoesNotFit as error:  # nor would it anywhere else
-            self._ownership.refuse(owned, "does_not_fit", str(error), retryable=False)
+            self._refuse(owned, "does_not_fit", str(error))
             return
         except Exception as error:
+            self._unready.discard(owned.job)
             self._ownership.give_up(owned, error)
             return
         cutter = SpanCutter(self._family.plan(request), state, lead=self._model.lead, async_chunk=async_chunk)
         self._talking[owned.job] = Talking(owned, history, cutter)
-        if not state.spans:
-            self._unready.add(owned.job)
         self._ownership.announce(owned, rows=self._model.rows, from_frame=max(0, state.draws - self._model.lead))
 
     # --- publishing ---------------------------------------------------------------------------------------------------
@@ -249,12 +269,13 @@ class TalkerWorker:
             if lease.over:
                 encoding.reference.cancel()
                 del self._encoding[job]
+                self._unready.discard(job)
                 self._ownership.let_go(encoding.owned)
 
     def _free(self, talking: Talking, why: str, settled: Callable[[bool], None] | None = None) -> None:
         owned = talking.owned
         del self._talking[owned.job]
-        self._made_room = True
+        self._look = True
         if why != "done":
             self._unready.discard(owned.job)
         freed = RowsFreed(rows=self._runner.free(owned.job), step=self._runner.steps, why=why, token=owned.lease.token)
@@ -266,5 +287,7 @@ class TalkerWorker:
             self._free(song, "handed over" if error is None else "broke")
         if self._references is not None:
             self._references.close()
+        self._taking.stop()
         jobs = [song.owned for song in talking] + [encoding.owned for encoding in self._encoding.values()]
+        jobs += self._taken
         self._ownership.leave(jobs, error)

@@ -1,0 +1,66 @@
+"""One errand at a time, done beside the main loop: a broker that syncs its disk must not hold up a step."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Generic, TypeVar
+
+_Result = TypeVar("_Result")
+
+_LAST_ERRAND_S = 10.0  # how long a worker that leaves waits for it
+
+
+class Aside(Generic[_Result]):
+    """A thread for errands of the main loop, which alone calls its methods.
+
+    Args:
+        wake: called, in the thread, whenever an errand is done.
+    """
+
+    def __init__(self, name: str, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._errands: SimpleQueue[Callable[[], _Result] | None] = SimpleQueue()
+        self._done: SimpleQueue[tuple[_Result | None, BaseException | None]] = SimpleQueue()
+        self._under_way = 0
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def busy(self) -> bool:
+        """Whether an errand is under way, or its result was not taken yet."""
+        return self._under_way > 0
+
+    def begin(self, errand: Callable[[], _Result]) -> None:
+        self._under_way += 1
+        self._errands.put(errand)
+
+    def results(self) -> list[_Result]:
+        """Of the errands that are done and were not asked for yet; raises what one of them raised."""
+        results = []
+        while self._under_way:
+            try:
+                result, error = self._done.get_nowait()
+            except Empty:
+                break
+            self._under_way -= 1
+            if error is not None:
+                raise error
+            results.append(result)
+        return results
+
+    def stop(self) -> list[_Result]:
+        """End the thread after the errand that is under way; what was not asked for yet."""
+        self._errands.put(None)
+        self._thread.join(_LAST_ERRAND_S)
+        return self.results()
+
+    def _run(self) -> None:
+        while (errand := self._errands.get()) is not None:
+            try:
+                outcome = errand(), None
+            except BaseException as error:
+                outcome = None, error
+            self._done.put(outcome)
+            self._wake()
