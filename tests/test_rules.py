@@ -95,7 +95,7 @@ async def test_a_song_whose_span_comes_out_while_the_talker_counts_is_counted(br
         return length
 
     monkeypatch.setattr(client, "xlen", comes_out)
-    assert worker._acoustic_is_behind()
+    assert worker._admissible() == 0
 
 
 async def test_pairs_live_and_die_together(producer, broker):

@@ -37,9 +37,8 @@ class Inbox:
             for stream, entries in found:
                 self._turn = stream
                 jobs += [entry[b"job"].decode() for _, entry in entries]
-            if len(streams) == 1 or not found:
-                break
-            streams = [*streams[len(asked) :], *(stream for stream, _ in found)]
+            more = [stream for stream, _ in found] if len(streams) > 1 else []
+            streams = streams[len(asked) :] + more
         return jobs
 
     def reclaimed(self, count: int) -> list[str]:

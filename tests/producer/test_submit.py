@@ -84,14 +84,16 @@ async def test_purge_forgets(producer, broker):
     assert left <= shared | {keys.requests("instant", "anonymous")} and not any(job in key for key in left)
 
 
-async def test_owners_are_served_in_turn(producer, broker):
+@pytest.mark.parametrize("at_once", [1, 2, 3, 9])
+async def test_owners_are_served_in_turn(producer, broker, at_once):
     order = [(await producer.submit(request(owner="a", seed=n), reserve_bytes=1, body=n)).id for n in range(4)]
     late = (await producer.submit(request(owner="b"), reserve_bytes=1, body=9)).id
     from workers.inbox import Inbox
 
     inbox = Inbox(broker.client(), role="talker", model="instant", worker="w", min_idle_s=60)
-    served = [inbox.new() for _ in range(6)]
-    assert served == [order[0], late, *order[1:], None]
+    served = [inbox.new(at_once) for _ in range(6)]
+    assert [job for jobs in served for job in jobs] == [order[0], late, *order[1:]]
+    assert all(len(jobs) <= at_once for jobs in served) and served[-1] == []
 
 
 def test_job_ids_know_their_owner():

@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import redis
 
 from broker_schemas import events as ev
 from broker_schemas import keys, log
@@ -17,6 +18,12 @@ from workers.leases import STALLED, Keeper, Lease, Leases, Refusal, Watchdog
 JOB = "job_x"
 
 
+def take(leases: Leases, job: str = JOB):
+    [(taken, lease)] = leases.take([job])
+    assert taken == job
+    return lease
+
+
 @pytest.fixture
 def leases(broker):
     log.Scripts(broker.client())(log.append(request(), job=JOB, by="test"))
@@ -24,7 +31,7 @@ def leases(broker):
 
 
 def test_a_renewal_tells_that_the_job_is_over(leases, broker):
-    lease = leases.take(JOB)
+    lease = take(leases)
     leases.renew()
     assert lease.over is None
     log.Scripts(broker.client())(log.append(ev.JobCancelled(by_whom="me"), job=JOB, by="api", ttl_ms=60_000))
@@ -33,17 +40,17 @@ def test_a_renewal_tells_that_the_job_is_over(leases, broker):
 
 
 def test_a_renewal_tells_that_another_took_over(leases, broker):
-    lease = leases.take(JOB)
+    lease = take(leases)
     leases.release(lease, handed_over=True)
     other = Leases(broker.client(), role="talker", worker="other", profile="p", settings=QUICK)
-    assert isinstance(other.take(JOB), Lease)
+    assert isinstance(take(other), Lease)
     leases._held[JOB] = lease  # it does not know yet
     leases.renew()
     assert lease.over == "lost"
 
 
 def test_a_renewal_tells_that_the_job_is_gone(leases, broker):
-    lease = leases.take(JOB)
+    lease = take(leases)
     broker.client().flushall()
     leases.renew()
     assert lease.over == "gone"
@@ -51,9 +58,34 @@ def test_a_renewal_tells_that_the_job_is_gone(leases, broker):
 
 def test_what_cannot_be_taken(leases, broker):
     other = Leases(broker.client(), role="talker", worker="other", profile="p", settings=QUICK)
-    leases.take(JOB)
-    assert other.take(JOB) == Refusal("held")
-    assert other.take("job_none") == Refusal("gone")
+    take(leases)
+    assert take(other) == Refusal("held")
+    assert take(other, "job_none") == Refusal("gone")
+
+
+def test_several_are_taken_at_once(leases, broker):
+    for n in range(3):
+        log.Scripts(broker.client())(log.append(request(), job=f"job_{n}", by="test"))
+    other = Leases(broker.client(), role="talker", worker="other", profile="p", settings=QUICK)
+    take(other, "job_1")
+    taken = dict(leases.take(["job_0", "job_1", "job_none", "job_2"]))
+    assert isinstance(taken["job_0"], Lease) and isinstance(taken["job_2"], Lease)
+    assert (taken["job_1"], taken["job_none"]) == (Refusal("held"), Refusal("gone"))
+    assert {lease.job for lease in leases.held()} == {"job_0", "job_2"}
+    assert leases.take([]) == []
+
+
+def test_where_one_cannot_be_taken_for_want_of_memory_the_others_are_given_back(leases, broker, monkeypatch):
+    log.Scripts(broker.client())(log.append(request(), job="job_y", by="test"))
+    many = leases._run.many
+    monkeypatch.setattr(
+        leases._run, "many", lambda calls: [*many(calls[:-1]), redis.exceptions.OutOfMemoryError("OOM")]
+    )
+    with pytest.raises(redis.exceptions.OutOfMemoryError):
+        leases.take([JOB, "job_y"])
+    assert not leases.held()
+    other = Leases(broker.client(), role="talker", worker="other", profile="p", settings=QUICK)
+    assert isinstance(take(other), Lease)
 
 
 def test_the_keeper_renews_while_the_step_runs(broker):
@@ -63,7 +95,7 @@ def test_the_keeper_renews_while_the_step_runs(broker):
         Leases(broker.client(), role="talker", worker=name, profile="p", settings=patient) for name in ("w", "other")
     )
     log.Scripts(broker.client())(log.append(request(), job=JOB, by="test"))
-    lease = leases.take(JOB)
+    lease = take(leases)
 
     def expires() -> int:
         return int(broker.client().hget(keys.lease(JOB, "talker"), "expires"))
@@ -73,7 +105,7 @@ def test_the_keeper_renews_while_the_step_runs(broker):
     keeper.start()
     try:
         while expires() < first + 1000:  # ms: some ten renewals
-            assert other.take(JOB) == Refusal("held")
+            assert take(other) == Refusal("held")
     finally:
         keeper.stop()
     assert lease.over is None

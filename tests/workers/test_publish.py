@@ -1,0 +1,145 @@
+"""Events are written many at a time, and are in the log as if each had been written by itself."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from redis.exceptions import OutOfMemoryError
+
+from broker_schemas import events as ev
+from broker_schemas import keys, log
+from broker_schemas.codec import Tensor
+from tests.stand_ins import QUICK, request
+from tests.waiting import PATIENCE_S
+from workers.leases import Lease, Leases, Watchdog
+from workers.publish import Entry, Publisher
+
+JOBS = ("job_a", "job_b", "job_c")
+
+
+@pytest.fixture
+def client(broker):
+    return broker.client()
+
+
+@pytest.fixture
+def leases(broker, client) -> dict[str, Lease]:
+    run = log.Scripts(client)
+    for job in JOBS:
+        run(log.append(request(), job=job, by="test"))
+    taken = Leases(broker.client(), role="talker", worker="w", profile="p", settings=QUICK).take(list(JOBS))
+    return dict(taken)
+
+
+@pytest.fixture
+def publisher(broker) -> Publisher:
+    return Publisher(
+        broker.client(), model="instant", worker="w", watchdog=Watchdog("publisher", 60), waiting=lambda: None
+    )
+
+
+def admitted(lease: Lease) -> Entry:
+    payload = ev.JobAdmitted(role="talker", worker="w", rows=2, attempt=1, profile="p", token=lease.token)
+    return Entry(lease, payload, "anonymous", 60_000)
+
+
+def span(lease: Lease, index: int) -> Entry:
+    codes = Tensor.of(np.full((1, 8), index, np.int16))
+    payload = ev.SpanWindow(index=index, start_frame=index, frames=1, codes=codes, conditioning="", lead=0)
+    return Entry(lease, payload, "anonymous", 60_000, {"after": index})
+
+
+def freed(lease: Lease) -> Entry:
+    return Entry(lease, ev.RowsFreed(rows=2, step=1, why="done", token=lease.token), "anonymous", 60_000)
+
+
+def written(client, job: str) -> list[str]:
+    events = [ev.decode(entry[b"e"]) for _, entry in client.xrange(keys.log(job))]
+    return [f"{e.type}{getattr(e.payload, 'index', '')}" for e in events][1:]
+
+
+def publish(publisher: Publisher, entries: list[Entry]) -> list[bool]:
+    """The fate of each, in the order in which they were settled."""
+    fates: dict[int, bool] = {}
+    for number, entry in enumerate(entries):
+        settled = lambda fate, number=number: fates.setdefault(number, fate)  # noqa: E731
+        publisher.put(Entry(entry.lease, entry.payload, entry.owner, entry.ttl_ms, entry.companions, settled))
+    publisher.start()
+    publisher.stop()
+    assert list(fates) == sorted(fates) and len(fates) == len(entries)
+    return list(fates.values())
+
+
+def test_a_batch_is_in_the_logs_in_its_order(publisher, client, leases):
+    a, b, c = (leases[job] for job in JOBS)
+    entries = [admitted(a), admitted(b), span(a, 0), span(a, 1), admitted(c), span(b, 0), span(a, 2), freed(a)]
+    assert publish(publisher, entries) == [True] * len(entries)
+    assert written(client, "job_a") == ["job.admitted", "span.window0", "span.window1", "span.window2", "rows.freed"]
+    assert written(client, "job_b") == ["job.admitted", "span.window0"]
+    pointed = [entry[b"job"].decode() for _, entry in client.xrange(keys.ready("instant"))]
+    assert sorted(pointed) == ["job_a", "job_b"]
+
+
+def test_it_takes_few_exchanges(publisher, leases):
+    exchanges, exchange = [], publisher._run._exchange
+    publisher._run._exchange = lambda calls, then: exchanges.append(len(calls)) or exchange(calls, then)
+    entries = [span(leases[job], index) for index in range(20) for job in JOBS]
+    assert all(publish(publisher, entries))
+    assert exchanges == [60, 3]
+
+
+def test_one_that_is_refused_harms_no_other_job(publisher, client, leases):
+    a, b, _ = (leases[job] for job in JOBS)
+    log.Scripts(client)(log.append(ev.JobCancelled(by_whom="me"), job="job_a", by="api", ttl_ms=60_000))
+    assert publish(publisher, [span(a, 0), span(b, 0), span(a, 1), span(b, 1)]) == [False, True, False, True]
+    assert a.over == "job.cancelled" and b.over is None
+    assert written(client, "job_b") == ["span.window0", "span.window1"]
+
+
+def test_what_comes_after_one_that_could_not_be_written_is_sent_again(publisher, client, leases):
+    """It was refused for want of that one, which is not its end."""
+    a, b, _ = (leases[job] for job in JOBS)
+    exchange, failed = publisher._run._exchange, []
+
+    def without_memory_for_the_second(calls, then):
+        if failed:
+            return exchange(calls, then)
+        failed.append(1)
+        return [*exchange(calls[:1], None), OutOfMemoryError("OOM"), *exchange(calls[2:], then)]
+
+    publisher._run._exchange = without_memory_for_the_second
+    assert publish(publisher, [span(a, 0), span(a, 1), span(b, 0), span(a, 2)]) == [True] * 4
+    assert written(client, "job_a") == ["span.window0", "span.window1", "span.window2"]
+    assert written(client, "job_b") == ["span.window0"] and not (a.over or b.over)
+
+
+def test_an_event_that_is_not_refused_out_of_its_order_waits_for_those_before_it(publisher, client, leases):
+    a, b, _ = (leases[job] for job in JOBS)
+    exchange, failed = publisher._run._exchange, []
+
+    def without_memory_at_first(calls, then):
+        if failed:
+            return exchange(calls, then)
+        failed.append(1)
+        return [OutOfMemoryError("OOM"), *exchange(calls[1:], then)]
+
+    publisher._run._exchange = without_memory_at_first
+    assert all(publish(publisher, [admitted(a), admitted(b), span(a, 0), freed(a)]))
+    assert written(client, "job_a") == ["job.admitted", "span.window0", "rows.freed"]
+
+
+def test_a_broker_that_has_forgotten_the_scripts_is_told_them_again(publisher, client, leases):
+    client.script_flush()
+    assert publish(publisher, [span(leases[job], 0) for job in JOBS]) == [True] * 3
+
+
+def test_who_waits_for_all_before_it_is_told_after_them(publisher, leases):
+    told, a = threading.Event(), leases["job_a"]
+    seen: list[bool] = []
+    publisher.put(span(a, 0))
+    publisher.put(Entry(a, None, "", 0, settled=lambda written: (seen.append(written), told.set())))
+    publisher.start()
+    assert told.wait(PATIENCE_S) and seen == [False]
+    publisher.stop()
