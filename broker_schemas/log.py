@@ -39,59 +39,111 @@ class Call:
     args: list[Any]
 
 
+Commands = Callable[[Any], None]  # queues commands in the pipeline that it is given
+
+
 class Scripts:
     """Runs calls on a synchronous client."""
 
     def __init__(self, client) -> None:
         self._client = client
+        self._loaded = False
         self._scripts = {name: client.register_script(source) for name, source in _SOURCES.items()}
 
     def __call__(self, call: Call) -> list:
         return _texts(self._scripts[call.script](keys=call.keys, args=call.args))
 
-    def many(self, calls: Sequence[Call], then: Callable[[Any], None] | None = None) -> list[list | Exception]:
+    def many(self, calls: Sequence[Call], then: Commands | None = None) -> list[list | Exception]:
         """Run calls in their order, in one exchange with the broker, which syncs its disk once for all of them.
 
         Args:
-            then: queues more commands, to come after them, in the pipeline that it is given.
+            then: commands that come after them.
 
         Returns:
             For each call its reply, or the error that it met; those after it were run nevertheless.
+
+        Raises:
+            RedisError: the broker is away, or one of the other commands failed. All may be sent again.
         """
         if not calls:
             return []
+        if not self._loaded:
+            self._load()
         replies = self._exchange(calls, then)
-        if any(isinstance(reply, NoScriptError) for reply in replies):  # it may have known some: all are sent again
-            for script in self._scripts.values():
-                self._client.script_load(script.script)
+        if _forgotten(replies):
+            self._load()
             replies = self._exchange(calls, then)
-        return [reply if isinstance(reply, Exception) else _texts(reply) for reply in replies]
+        return _of_calls(replies, len(calls))
 
-    def all(self, calls: Sequence[Call], then: Callable[[Any], None] | None = None) -> list[list]:
+    def all(self, calls: Sequence[Call], then: Commands | None = None) -> list[list]:
         """As `many`; raises the first error met, after all were run."""
-        replies = self.many(calls, then)
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
-        return replies
+        return _without_errors(self.many(calls, then))
 
-    def _exchange(self, calls: Sequence[Call], then: Callable[[Any], None] | None) -> list:
+    def _load(self) -> None:
+        for script in self._scripts.values():
+            self._client.script_load(script.script)
+        self._loaded = True
+
+    def _exchange(self, calls: Sequence[Call], then: Commands | None) -> list:
         pipeline = self._client.pipeline(transaction=False)
-        for call in calls:
-            pipeline.evalsha(self._scripts[call.script].sha, len(call.keys), *call.keys, *call.args)
-        if then is not None:
-            then(pipeline)
-        return pipeline.execute(raise_on_error=False)[: len(calls)]
+        _queue(pipeline, self._scripts, calls, then)
+        return pipeline.execute(raise_on_error=False)
 
 
 class AsyncScripts:
     """Runs calls on an asyncio client."""
 
     def __init__(self, client) -> None:
+        self._client = client
+        self._loaded = False
         self._scripts = {name: client.register_script(source) for name, source in _SOURCES.items()}
 
     async def __call__(self, call: Call) -> list:
         return _texts(await self._scripts[call.script](keys=call.keys, args=call.args))
+
+    async def all(self, calls: Sequence[Call], then: Commands | None = None) -> list[list]:
+        """As `Scripts.all`."""
+        if not self._loaded:
+            await self._load()
+        replies = await self._exchange(calls, then)
+        if _forgotten(replies):
+            await self._load()
+            replies = await self._exchange(calls, then)
+        return _without_errors(_of_calls(replies, len(calls)))
+
+    async def _load(self) -> None:
+        for script in self._scripts.values():
+            await self._client.script_load(script.script)
+        self._loaded = True
+
+    async def _exchange(self, calls: Sequence[Call], then: Commands | None) -> list:
+        async with self._client.pipeline(transaction=False) as pipeline:
+            _queue(pipeline, self._scripts, calls, then)
+            return await pipeline.execute(raise_on_error=False)
+
+
+def _queue(pipeline: Any, scripts: dict[str, Any], calls: Sequence[Call], then: Commands | None) -> None:
+    for call in calls:
+        pipeline.evalsha(scripts[call.script].sha, len(call.keys), *call.keys, *call.args)
+    if then is not None:
+        then(pipeline)
+
+
+def _forgotten(replies: list) -> bool:
+    """Whether the broker does not know a script: it was restarted. It may know others: all calls are sent again."""
+    return any(isinstance(reply, NoScriptError) for reply in replies)
+
+
+def _of_calls(replies: list, calls: int) -> list[list | Exception]:
+    _without_errors(replies[calls:])
+    return [reply if isinstance(reply, Exception) else _texts(reply) for reply in replies[:calls]]
+
+
+def _without_errors(replies: list) -> list:
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return replies
 
 
 def _texts(reply: Any) -> list:

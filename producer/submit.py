@@ -10,6 +10,7 @@ import math
 import secrets
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from redis.exceptions import OutOfMemoryError
 
@@ -145,17 +146,18 @@ class Producer:
 
     async def _point_to(self, state: JobState, reserve_bytes: int) -> None:
         """All that points to an accepted job; again where it was there, as a crash may have come in between."""
-        request = state.request
-        await self._run(log.hold(state.id, bytes_=reserve_bytes, owner=request.owner, model=request.model))
-        await self.client.zadd(keys.jobs(request.owner), {state.id: state.requested_at}, nx=True)
-        if not state.terminal:
-            await self.post_request(state.id, request.model, request.owner)
+        job, request = state.id, state.request
 
-    async def post_request(self, job: str, model: str, owner: str) -> None:
-        """Point the talkers to a job whose log is written."""
-        await self.client.sadd(keys.owners(model), owner)
-        await self._run(log.post_pointer(keys.requests(model, owner), job))
-        await self.client.xadd(keys.bell(model, keys.TALKER), {"job": job}, maxlen=keys.BELLS_KEPT)
+        def others(pipeline: Any) -> None:
+            pipeline.zadd(keys.jobs(request.owner), {job: state.requested_at}, nx=True)
+            if not state.terminal:
+                pipeline.sadd(keys.owners(request.model), request.owner)
+                pipeline.xadd(keys.bell(request.model, keys.TALKER), {"job": job}, maxlen=keys.BELLS_KEPT)
+
+        calls = [log.hold(job, bytes_=reserve_bytes, owner=request.owner, model=request.model)]
+        if not state.terminal:
+            calls.append(log.post_pointer(keys.requests(request.model, request.owner), job))
+        await self._run.all(calls, then=others)
 
     async def cancel(self, job: str, *, by_whom: str) -> JobState:
         """End a job that is not final; a final one stays as it is. Returns its state. Raises Unknown."""

@@ -77,7 +77,7 @@ class Flaky:
 @pytest.mark.parametrize("role", ["talker", "acoustic"])
 async def test_a_connection_that_drops_after_the_lease_was_taken(producer, broker, role):
     workers = {"talker": talker(broker), "acoustic": acoustic(broker)}
-    flaky = workers[role]._ownership.client = Flaky(broker.client(), "xrange")
+    flaky = workers[role]._ownership.client = Flaky(broker.client(), "pipeline")
     with sweeping(broker), running(*workers.values()):
         await completed(producer, await submit(producer, frames=250))
     assert flaky.broken and not workers[role]._ownership.leases.held()
