@@ -74,7 +74,9 @@ async def test_kill_9_of_a_talker_whose_spans_come_all_at_the_end(patron, nurser
 async def test_kill_9_of_the_talker_of_a_long_text(patron, nursery, whole, short_passages):  # noqa: F811
     """In each of its passages."""
     asked = {name: value for name, value in LONG.items() if name in ("input", "voice")}
-    text = nursery.song(LONG["seed"], LONG["max_new_tokens"], do_sample=True, non_streaming_mode=True, **asked)
+    text = nursery.song(
+        LONG["seed"], LONG["max_new_tokens"], do_sample=True, non_streaming_mode=True, language="Auto", **asked
+    )
 
     async def tell() -> str:
         return (await patron.submit(text, reserve_bytes=1, body=1)).id
