@@ -96,7 +96,7 @@ def test_a_passage_has_its_context_after_a_preemption_too(device, runner, draws)
     """And the codes of the torch runner: what it goes on from is part of its prompt."""
 
     def passage() -> FrameHistory:
-        history = utterance(2, job="passage", input=TEXT * 2, frames=20)
+        history = utterance(3, job="passage", input=TEXT * 2, frames=20)
         history.context = np.random.default_rng(1).integers(0, 2048, (30, 16), dtype=np.int16)
         return history
 
@@ -104,11 +104,12 @@ def test_a_passage_has_its_context_after_a_preemption_too(device, runner, draws)
     history, beside = (admit(runner, runner.model, each) for each in (passage(), utterance(1)))
     while history.draw < draws:
         runner.step()
+        assert history.reason is None
     scheduler = runner._core.scheduler
     scheduler._preempt(scheduler._jobs[history.job])
     assert sung(finish(runner, history)) == alone
     finish(runner, beside)
-    anew = utterance(2, job="anew", input=TEXT * 2, frames=20)
+    anew = utterance(3, job="anew", input=TEXT * 2, frames=20)
     assert sung(finish(runner, admit(runner, runner.model, anew))) != alone
     if device == "cpu":
         talker = FAMILY.talker(tiny_checkpoint(MODEL), {"max_jobs": JOBS}, None)
