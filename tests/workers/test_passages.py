@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from broker_schemas.codec import Tensor
 from broker_schemas.events import (
     CodesLogged,
     Event,
@@ -135,6 +137,16 @@ def test_a_takeover_after_any_event_gives_the_same_events(way, async_chunk):
         assert Job(job, events(whole[:cut])).finish().payloads == whole[cut:]
 
 
+def test_what_a_passage_has_in_the_log_is_repeated_and_not_drawn_anew():
+    whole = Job(asked(20, 40, 10)).finish()
+    span = whole.payloads[5]  # frames 31 to 55, of the second passage
+    other = Tensor.of((span.codes.numpy() + 1) % 1024)
+    log = events([*whole.payloads[:5], replace(span, codes=other)])
+    job = Job(asked(20, 40, 10), log).finish()
+    assert np.array_equal(job.reading.history.codes[:56], logged_codes(log))
+    assert np.array_equal(job.passages[1].context, job.reading.history.codes[20:60])
+
+
 @pytest.mark.parametrize("async_chunk", [True, False])
 @pytest.mark.parametrize("second", range(20, 34))
 def test_a_takeover_wherever_the_second_passage_ends_beside_a_windows_end(second, async_chunk):
@@ -216,4 +228,5 @@ def test_a_passage_in_a_loop_is_cut_off_and_counted():
 def test_the_jobs_budget_ends_it_in_any_passage():
     job = Job(asked(20, 30, 1000, 10, frames=70)).finish()
     assert [p.frames for p in job.passages] == [20, 30, 20]
+    assert job.passages[2].max_frames == 20  # an engine may be some draws ahead
     assert (job.reading.history.frames, job.reading.history.reason) == (70, "length")

@@ -25,7 +25,7 @@ SENTENCES = {
     "quotes": ['"Go!" ', "She went. ", "(He did not.) ", "“Why?” ", "‘Because.’"],
     "marks together": ["What?! ", "No!!! ", "Yes."],
     "Chinese": ["东京很大。", "「真的吗？」", "他说。", "好！"],
-    "Japanese": ["彼は「はい。」", "と言った。", "そう？"],
+    "Japanese": ["彼は「はい。」", "と言った。", "３．１４です．", "そう？"],
     "Hindi": ["यह सच है। ", "वह गया॥ ", "ठीक।"],
     "Arabic and Urdu": ["هل هذا صحيح؟ ", "یہ سچ ہے۔ ", "نعم."],
     "Greek and Russian": ["Это г. Москва. ", "Он ушёл. ", "Ναι."],

@@ -102,7 +102,7 @@ class Reading:
             return
         for codes in passage.codes[job.frames - self._start :]:
             job.add(codes, passage.waiting.pop(0) if job.wants_conditioning else None)
-        if passage.reason is not None and job.reason is None:
+        if passage.reason is not None:
             job.ends.append(PassageEnd(job.frames, passage.reason, passage.looped))
             if len(job.ends) == len(self._passages):
                 job.reason = "length" if any(end.reason == "length" for end in job.ends) else "stop"

@@ -21,7 +21,7 @@ _DENSE = 3  # what a character weighs that says a syllable or more
 _CLOSERS = "\"'”’»›)]}」』）】》〉〕］｝"
 # These end a sentence whatever follows; a full stop and its like only before white space. No pattern looks at a run of
 # characters twice: a request may hold fifty thousand of one kind.
-_ENDS = re.compile(rf"[。！？｡．।॥؟۔։።។။‼⁇⁈⁉]++[{re.escape(_CLOSERS)}]*+\s*+")
+_ENDS = re.compile(rf"(?:[。！？｡।॥؟۔։።។။‼⁇⁈⁉]|．(?!\d))++[{re.escape(_CLOSERS)}]*+\s*+")
 _STOPS = re.compile(rf"(?<![.!?…])(?P<marks>[.!?…]++)[{re.escape(_CLOSERS)}]*+\s++")
 _SPACES = re.compile(r"\s++")
 _LINE_END = re.compile(r"[\r\n\u2028\u2029]")
