@@ -105,7 +105,7 @@ def test_the_small_model_hears_no_instructions(tokenizer, tmp_path):
 
 def test_a_clone_by_its_speaker_vector(base, tokenizer, words, role):
     params = CLONE | SPREAD | {"ref_text": "", "x_vector_only_mode": True}
-    prompt = build_prompt(base, tokenizer, TEXT, params, frames=9)
+    prompt = build_prompt(base, tokenizer, TEXT, params)
     assert prompt.text == [*role, *[PAD] * 4, BOS, words[0]]
     assert prompt.codec == [*[NOTHING] * 3, NOTHINK, THINK_BOS, THINK_EOS, NOTHING, CODEC_PAD, CODEC_BOS]
     assert prompt.speaker == 6
