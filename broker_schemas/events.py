@@ -8,7 +8,7 @@ envelope of a newer major version.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from broker_schemas.codec import DecodeError, Tensor, pack, unpack
 
@@ -108,8 +108,28 @@ class ReferenceEncoded(Payload):
     codes: Tensor | None  # (frames, codebooks) int16; None where only the voice's colour was asked for
 
 
+class PassageEnd(NamedTuple):
+    """A passage of a long text ended before `frame`, as the fields of SpanTerminal say of a job."""
+
+    frame: int
+    reason: str
+    looped: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CodesLogged(Payload):
+class Codes(Payload):
+    """Brings codes. `ends`: of the passages that ended up to the last frame, and that no event before this one has."""
+
+    ends: tuple[PassageEnd, ...] = ()
+
+    def data(self) -> dict[str, Any]:
+        """Without `ends` where there are none, as events are that do not know them."""
+        own = Payload.data(self)
+        return own if self.ends else {name: value for name, value in own.items() if name != "ends"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodesLogged(Codes):
     """A hop's codes, written where no span event carries them yet. `start_draw` counts from the song's draw 0."""
 
     type: ClassVar[str] = "codes.logged"
@@ -123,7 +143,7 @@ class CodesLogged(Payload):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span(Payload):
+class Span(Codes):
     """Frames [start_frame, start_frame + frames) and their codes.
 
     A model's first `lead` draws are fed back but are no frames; the first span's codes begin with them.
@@ -161,7 +181,9 @@ class SpanTerminal(Span):
     """Everything that is left when the song ends: may complete more than one window."""
 
     type: ClassVar[str] = "span.terminal"
-    reason: str  # "stop": the model ended the song; "length": the frame budget did, or the guard against loops
+    # "stop": the model ended the song; "length": the frame budget did, or the guard against loops. Or they
+    # cut off a passage of it.
+    reason: str
     looped: bool = False  # whether it was the guard
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from broker_schemas.events import (
     AudioChunk,
+    Codes,
     CodesLogged,
     Event,
     JobAdmitted,
@@ -18,6 +19,7 @@ from broker_schemas.events import (
     JobFailed,
     JobRequested,
     JobResumed,
+    PassageEnd,
     ReferenceEncoded,
     RowsFreed,
     Span,
@@ -58,6 +60,7 @@ class JobState:
     ended_at: int | None = None
     reference: ReferenceEncoded | None = None
     draws: int = 0  # codes in the log, draw 0 included
+    ends: tuple[PassageEnd, ...] = ()  # of a long text's passages that are known to have ended
     spans: int = 0
     frames: int = 0  # frames whose span is out
     terminal: bool = False
@@ -104,7 +107,8 @@ def step(state: JobState, event: Event) -> JobState:
         case ReferenceEncoded() as reference:
             return replace(state, reference=reference)
         case CodesLogged() as logged:
-            return replace(state, draws=max(state.draws, logged.start_draw + logged.codes.shape[0]))
+            draws = max(state.draws, logged.start_draw + logged.codes.shape[0])
+            return replace(state, draws=draws, ends=_with_ends(state, logged))
         case Span() as span:
             return _with_span(state, span)
         case AudioChunk() as chunk:
@@ -136,10 +140,15 @@ def _with_span(state: JobState, span: Span) -> JobState:
         spans=state.spans + 1,
         frames=frames,
         draws=max(state.draws, span.end_draw),
+        ends=_with_ends(state, span),
         terminal=terminal,
         reason=span.reason if terminal else None,
         looped=terminal and span.looped,
     )
+
+
+def _with_ends(state: JobState, codes: Codes) -> tuple[PassageEnd, ...]:
+    return (*state.ends, *(PassageEnd(*end) for end in codes.ends))
 
 
 def logged_codes(events: Iterable[Event]) -> np.ndarray:

@@ -24,7 +24,7 @@ def song(
 
 
 def admit(runner, talker, history: FrameHistory) -> FrameHistory:
-    runner.admit(history, talker.prompts(history.request))
+    runner.admit(history, talker.prompts(history.request, history.reference, history.context))
     return history
 
 

@@ -52,15 +52,22 @@ def _noise(*parts: object, count: int) -> np.ndarray:
     return np.frombuffer(raw, dtype="<u2")
 
 
+def _ends_at(history: FrameHistory) -> int:
+    ends = history.request.params.get("ends_at", 1 << 60)
+    return ends[int(history.job.partition(".")[2] or 0)] if isinstance(ends, list) else ends
+
+
 class InstantTalker:
-    """Ends a song by itself when `params["ends_at"]` draws are made, as a model would."""
+    """Ends a song by itself when `params["ends_at"]` draws are made, as a model would; a list has them by passage."""
 
     rows, codebooks, context = 2, CODEBOOKS, 10_240
 
     def __init__(self, lead: int = 1) -> None:
         self.lead = lead
 
-    def prompts(self, request: JobRequested, reference: Reference | None = None) -> list[list[int]]:
+    def prompts(
+        self, request: JobRequested, reference: Reference | None = None, context: np.ndarray | None = None
+    ) -> list[list[int]]:
         return [[1, 2, 3], [1, 0, 3]]
 
     def max_frames(self, request: JobRequested) -> int:
@@ -104,10 +111,12 @@ class InstantRunner:
             time.sleep(self.step_s)
         self.steps += 1
         for history in self._jobs.values():
-            if history.draw >= history.request.params.get("ends_at", 1 << 60) and history.next_forced is None:
+            if history.draw >= _ends_at(history) and history.next_forced is None:
                 history.stop()
                 continue
             voice = history.reference.speaker.tobytes() if history.reference else b""
+            if history.context is not None:  # as a model hears what it goes on from
+                voice += history.request.input.encode() + history.context.tobytes()
             drawn = _noise("codes", history.request.seed, history.draw, voice, count=CODEBOOKS).astype(np.int16) % 1024
             forced = history.next_forced
             codes = drawn if forced is None else np.asarray(forced)

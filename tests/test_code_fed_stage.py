@@ -8,9 +8,10 @@ import pytest
 
 from broker_schemas import keys
 from broker_schemas.job import Status, fold
-from tests.stand_ins import RAMP, SPEECH, InstantAcoustic, acoustic, running, talker
+from tests.stand_ins import RAMP, SPEECH, InstantAcoustic, InstantRunner, acoustic, running, talker
 from tests.test_pipeline import listen, sha256, submit
 from tests.waiting import reach
+from workers.talker.rows import DoesNotFit
 
 LENGTHS = [1, 2, 3, 4, 7, 8, 31, 32, 56, 57, 100]
 
@@ -100,3 +101,46 @@ async def test_windows_of_several_jobs_are_decoded_at_once_and_a_broken_one_brea
     assert [sha256(chunks) for _, chunks in heard] == alone
     assert broken and max(model_.batches) == 4
     assert all(fold(events).attempts["acoustic"] == 1 for events, _ in heard)  # it was no strike against anybody
+
+
+TOLD = {"passages": [{"start": 0, "end": 1, "frames": 60}, {"start": 1, "end": 2, "frames": 60}], "ends_at": [20, 30]}
+
+
+class SecondPassageBreaks(InstantRunner):
+    """Refuses the second passage that it is given, once."""
+
+    error: Exception | None = None
+
+    def admit(self, history, prompts):
+        if history.context is not None and self.error is not None:
+            error, self.error = self.error, None
+            raise error
+        super().admit(history, prompts)
+
+
+async def test_passages_that_do_not_fit_end_the_job_and_ones_that_break_are_taken_up_again(producer, broker):
+    runner = SecondPassageBreaks(width=0)
+    with running(talker(broker, family=SPEECH, runner=runner), workers(broker)[1]):
+        job = await submit(producer, params=TOLD)
+        _, undisturbed = await listen(producer, job)
+        runner.error = RuntimeError("broke")
+        job = await submit(producer, params=TOLD)
+        events, chunks = await listen(producer, job)
+        assert sha256(chunks) == sha256(undisturbed) and len(chunks) == RAMP.count(50)
+        assert [event.payload.why for event in events if event.type == "rows.freed"][:1] == ["broke"]
+        runner.error = DoesNotFit("too long")
+        job = await submit(producer, params=TOLD)
+        state = await reach(producer, job, lambda state: state.status.final and state.rows_freed)
+        assert (state.status, state.error.code) == (Status.FAILED, "does_not_fit")
+        assert [freed.rows for freed in state.rows_freed] == [2]
+        job = await submit(producer, params=TOLD)
+        _, chunks = await listen(producer, job)
+    assert sha256(chunks) == sha256(undisturbed)
+    assert runner.free_jobs == runner.max_jobs
+
+
+async def test_a_long_text_without_a_frame_fails_and_says_so(producer, broker):
+    with running(*workers(broker)):
+        job = await submit(producer, params=TOLD | {"ends_at": [0, 0]})
+        state = await reach(producer, job, lambda state: state.status.final)
+    assert (state.status, state.error.code) == (Status.FAILED, "no_frames")

@@ -11,8 +11,9 @@ import pytest
 
 from broker_schemas import keys
 from tests.chaos.conftest import Nursery
-from tests.chaos.test_kills import done, handed_on, submit, submit_and_freeze, undisturbed
+from tests.chaos.test_kills import done, freeze_at_work, handed_on, outcome, submit, submit_and_freeze, undisturbed
 from tests.redis_server import RedisServer
+from tests.test_qwen3_tts_long_text import LONG, short_passages  # noqa: F401, a fixture
 from tests.tiny_checkpoint import tiny_checkpoint
 from tests.waiting import reach
 
@@ -67,6 +68,32 @@ async def test_kill_9_of_a_talker_whose_spans_come_all_at_the_end(patron, nurser
     nursery.kill(talker)
     nursery.start(keys.TALKER)
     await handed_on(patron, job, expected, keys.TALKER)
+
+
+@pytest.mark.parametrize("nursery", [TORCH], indirect=True)
+async def test_kill_9_of_the_talker_of_a_long_text(patron, nursery, whole, short_passages):  # noqa: F811
+    """In each of its passages."""
+    asked = {name: value for name, value in LONG.items() if name in ("input", "voice")}
+    text = nursery.song(
+        LONG["seed"], LONG["max_new_tokens"], do_sample=True, non_streaming_mode=True, language="Auto", **asked
+    )
+
+    async def tell() -> str:
+        return (await patron.submit(text, reserve_bytes=1, body=1)).id
+
+    told, expected = await outcome(patron, await tell())
+    ends = [end.frame for end in told.ends]
+    assert len(ends) == 3 and ends[0] >= 16 and ends[-1] - ends[-2] > 50
+    alive = nursery.pids[0]
+    for after in (3, 5, told.spans - 1):  # 7 frames are in the log, 31, and all but the last hop's
+        while not await freeze_at_work(
+            patron, nursery, job := await tell(), alive, keys.TALKER, after=after, of=told.spans
+        ):
+            await outcome(patron, job)
+        nursery.kill(alive)
+        alive = nursery.start(keys.TALKER)
+        state = await handed_on(patron, job, expected, keys.TALKER)
+        assert state.ends == told.ends
 
 
 @pytest.mark.parametrize("nursery", [TORCH], indirect=True)

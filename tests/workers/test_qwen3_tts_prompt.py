@@ -105,7 +105,7 @@ def test_the_small_model_hears_no_instructions(tokenizer, tmp_path):
 
 def test_a_clone_by_its_speaker_vector(base, tokenizer, words, role):
     params = CLONE | SPREAD | {"ref_text": "", "x_vector_only_mode": True}
-    prompt = build_prompt(base, tokenizer, TEXT, params, reference_frames=9)
+    prompt = build_prompt(base, tokenizer, TEXT, params)
     assert prompt.text == [*role, *[PAD] * 4, BOS, words[0]]
     assert prompt.codec == [*[NOTHING] * 3, NOTHINK, THINK_BOS, THINK_EOS, NOTHING, CODEC_PAD, CODEC_BOS]
     assert prompt.speaker == 6
@@ -115,7 +115,7 @@ def test_a_clone_by_its_speaker_vector(base, tokenizer, words, role):
 @pytest.mark.parametrize("frames", [0, 2, 9])
 def test_a_clone_in_context_lays_the_text_beside_the_references_frames(base, tokenizer, words, frames):
     params = CLONE | SPREAD | {"ref_text": "Four.", "x_vector_only_mode": False}
-    prompt = build_prompt(base, tokenizer, TEXT, params, reference_frames=frames)
+    prompt = build_prompt(base, tokenizer, TEXT, params, frames=frames)
     spoken = [*encode(tokenizer, "Four."), *words, EOS]
     start = 8  # role, steering, speaker
     beside = prompt.text[start:]
@@ -127,7 +127,7 @@ def test_a_clone_in_context_lays_the_text_beside_the_references_frames(base, tok
 
 def test_a_clone_in_context_with_the_whole_text_first(base, tokenizer, words):
     params = CLONE | WHOLE | {"ref_text": "Four.", "x_vector_only_mode": False}
-    prompt = build_prompt(base, tokenizer, TEXT, params, reference_frames=3)
+    prompt = build_prompt(base, tokenizer, TEXT, params, frames=3)
     spoken = [*encode(tokenizer, "Four."), *words, EOS]
     assert prompt.text[8:] == [*spoken, *[PAD] * 4]
     assert prompt.codec[8:] == [*[CODEC_PAD] * len(spoken), CODEC_BOS, *[NOTHING] * 3]

@@ -381,6 +381,46 @@ def test_a_clone_without_what_it_needs_is_refused(cloner):
         cloner.prompts(history.request, Reference(reference.speaker, None))
 
 
+# --- passages ---------------------------------------------------------------------------------------------------------
+
+GREEDY = {"do_sample": False, "repetition_penalty": 1.0, "max_new_tokens": 12}
+
+
+def said(frames: int) -> np.ndarray:
+    return np.random.default_rng(frames).integers(0, 2048, (frames, config.CODEBOOKS), dtype=np.int16)
+
+
+@pytest.mark.parametrize("frames", [1, 4, 30])
+@pytest.mark.parametrize("whole_text", [True, False])
+def test_a_passage_goes_on_as_the_utterance_that_has_said_the_one_before(talker, frames, whole_text):
+    """Frames in the prompt are heard as frames that were drawn, beside the text that goes with each."""
+    text, way = "One two three. Four five six seven.", GREEDY | {"non_streaming_mode": whole_text}
+    drawn = utterance("drawn", text, **way | {"max_new_tokens": frames + 12})
+    drawn.forced = said(frames)
+    passage = utterance("passage", text, **way)
+    passage.context = said(frames)
+    runner = new_runner(talker, prefill_chunk=8)
+    for history in (drawn, passage):
+        runner.admit(history, talker.prompts(history.request, None, history.context))
+    finish(runner, drawn, passage)
+    assert codes(passage) == codes(drawn)[frames:]
+    assert codes(passage) != speak(talker, utterance("anew", text, **way))[0]
+
+
+@pytest.mark.parametrize("vector_only", [True, False])
+def test_a_clones_passage_goes_on_from_its_reference_too(cloner, vector_only):
+    way = GREEDY | {"x_vector_only_mode": vector_only}
+    drawn = clone("drawn", voice(3, 9), **way | {"max_new_tokens": 17 + 12})
+    drawn.forced = said(17)
+    passage = clone("passage", voice(3, 9), **way)
+    passage.context = said(17)
+    runner = new_runner(cloner, prefill_chunk=8)
+    for history in (drawn, passage):
+        runner.admit(history, cloner.prompts(history.request, history.reference, history.context))
+    finish(runner, drawn, passage)
+    assert codes(passage) == codes(drawn)[17:]
+
+
 # --- feedback ---------------------------------------------------------------------------------------------------------
 
 

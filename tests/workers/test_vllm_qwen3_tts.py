@@ -12,6 +12,7 @@ from tests.utterances import MODEL, TEXT, codes, utterance
 from workers.models.family import load_family
 from workers.runners.torch_runner import TorchRunner
 from workers.settings import BadSettings, TalkerSettings
+from workers.talker.frames import FrameHistory
 
 pytest.importorskip("vllm", reason="vLLM is not installed")
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
@@ -88,6 +89,32 @@ def test_the_same_codes_after_a_preemption(runner, alone, draws):
         scheduler = runner._core.scheduler
         scheduler._preempt(scheduler._jobs[history.job])
         assert [sung(finish(runner, each)) for each in (history, beside)] == [alone[seed], alone[1]]
+
+
+@pytest.mark.parametrize("draws", [1, 9])
+def test_a_passage_has_its_context_after_a_preemption_too(device, runner, draws):
+    """And the codes of the torch runner: what it goes on from is part of its prompt."""
+
+    def passage() -> FrameHistory:
+        history = utterance(3, job="passage", input=TEXT * 2, frames=20)
+        history.context = np.random.default_rng(1).integers(0, 2048, (30, 16), dtype=np.int16)
+        return history
+
+    alone = sung(finish(runner, admit(runner, runner.model, passage())))
+    history, beside = (admit(runner, runner.model, each) for each in (passage(), utterance(1)))
+    while history.draw < draws:
+        runner.step()
+        assert history.reason is None
+    scheduler = runner._core.scheduler
+    scheduler._preempt(scheduler._jobs[history.job])
+    assert sung(finish(runner, history)) == alone
+    finish(runner, beside)
+    anew = utterance(3, job="anew", input=TEXT * 2, frames=20)
+    assert sung(finish(runner, admit(runner, runner.model, anew))) != alone
+    if device == "cpu":
+        talker = FAMILY.talker(tiny_checkpoint(MODEL), {"max_jobs": JOBS}, None)
+        torch_runner = TorchRunner(talker, max_jobs=JOBS, max_model_len=POSITIONS, prefill_chunk=CHUNK)
+        assert sung(finish(torch_runner, admit(torch_runner, talker, passage()))) == alone
 
 
 def test_the_same_codes_where_memory_is_short(engine):

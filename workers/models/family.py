@@ -71,14 +71,26 @@ class TalkerModel(Protocol):
         """The decoder, in the layout of Hugging Face's Qwen3Model. Raises LookupError where an engine has it."""
         ...
 
-    def prompts(self, request: JobRequested, reference: Reference | None = None) -> list[list[int]]:
-        """Token ids of each of the job's rows, all of one length. A runner looks at no more than their number."""
+    def prompts(
+        self, request: JobRequested, reference: Reference | None = None, context: np.ndarray | None = None
+    ) -> list[list[int]]:
+        """Token ids of each of the job's rows, all of one length. A runner looks at no more than their number.
+
+        Args:
+            context: (frames, codebooks) int16, of a passage that goes on from what was said before: what the prompt
+                ends with. Only where the family's contract makes passages (see `workers.talker.passages`).
+        """
         ...
 
     def max_frames(self, request: JobRequested) -> int: ...
 
     def bind(
-        self, slot: int, request: JobRequested, prompts: list[list[int]], reference: Reference | None = None
+        self,
+        slot: int,
+        request: JobRequested,
+        prompts: list[list[int]],
+        reference: Reference | None = None,
+        context: np.ndarray | None = None,
     ) -> None:
         """A job has got a slot: lay down by slot all that depends on its request. Comes before all else for the job."""
         ...

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from broker_schemas.events import JobRequested
+from broker_schemas.events import JobRequested, PassageEnd
 from workers.talker.loops import LoopGuard
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class FrameHistory:
-    """The draws of one job, in order.
+    """The draws of one job, or of one passage of a long text, in order.
 
     Draw d gives frame d - `lead`; the first `lead` draws are fed back but are no frames. After a takeover the draws in
     `forced`, from the log, are not drawn but repeated.
@@ -31,6 +31,8 @@ class FrameHistory:
     lead: int
     forced: np.ndarray  # (draws, codebooks) int16; empty for a new job
     reference: Reference | None = None
+    # (frames, codebooks) int16, the last codes of the prompt: of the passage that a passage goes on from
+    context: np.ndarray | None = None
     loops: LoopGuard | None = None
     sent: int = 0  # frames whose conditioning is out already
     codes: list[np.ndarray] = field(default_factory=list)  # each (codebooks,) int16
@@ -39,6 +41,7 @@ class FrameHistory:
     )  # conditioning of the frames from `sent` on, (width,) float32
     reason: str | None = None  # why the song ended: stop | length
     looped: bool = False  # whether it ended since the model was caught in a loop
+    ends: list[PassageEnd] = field(default_factory=list)  # of a long text's passages so far
 
     @property
     def draw(self) -> int:

@@ -52,7 +52,7 @@ def take_rows(slots: RowSlots, model: TalkerModel, history: FrameHistory, prompt
     """
     slot = slots.bind(history)
     try:
-        model.bind(slot, history.request, prompts, history.reference)
+        model.bind(slot, history.request, prompts, history.reference, history.context)
     except BaseException:
         slots.release(history.job)
         raise

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from broker_schemas.codec import Tensor, pack
-from broker_schemas.events import CodesLogged, Payload, SpanTerminal, SpanWindow
+from broker_schemas.events import CodesLogged, PassageEnd, Payload, SpanTerminal, SpanWindow
 from broker_schemas.job import JobState
 from workers.talker.frames import FrameHistory
 from workers.talker.windows import Plan
@@ -35,6 +35,7 @@ class SpanCutter:
         self._async = async_chunk
         self._spans = state.spans
         self._draws = state.draws  # logged
+        self._ends = len(state.ends)  # logged
 
     @staticmethod
     def sent(state: JobState, *, lead: int, async_chunk: bool) -> int:
@@ -57,8 +58,9 @@ class SpanCutter:
         codes = self._span_codes(history, start, end)
         digest, parts = self._conditioning(history, end - history.sent)
         span = SpanWindow(
-            index=self._spans, start_frame=start, frames=end - start, codes=codes, conditioning=digest, lead=self._lead
-        )
+            index=self._spans, start_frame=start, frames=end - start, codes=codes, conditioning=digest, lead=self._lead,
+            ends=self._new_ends(history, end),
+        )  # fmt: skip
         after = self._draws
         self._spans += 1
         self._draws = max(self._draws, end + self._lead)
@@ -71,7 +73,7 @@ class SpanCutter:
         span = SpanTerminal(
             index=self._spans, start_frame=start, frames=history.frames - start, codes=codes, conditioning=digest,
             lead=self._lead, reason=history.reason,
-            looped=history.looped,
+            looped=history.looped, ends=self._new_ends(history, history.frames),
         )  # fmt: skip
         return Cut(span, parts, after=self._draws)
 
@@ -84,7 +86,14 @@ class SpanCutter:
             digest, parts = self._conditioning(history, frames - history.sent)
         self._draws = last
         codes = Tensor.of(history.logged(first, last))
-        return Cut(CodesLogged(start_draw=first, codes=codes, conditioning=digest), parts, after=first)
+        ends = self._new_ends(history, frames)
+        return Cut(CodesLogged(start_draw=first, codes=codes, conditioning=digest, ends=ends), parts, after=first)
+
+    def _new_ends(self, history: FrameHistory, frame: int) -> tuple[PassageEnd, ...]:
+        """Of passages up to a frame. An event is cut once a later frame is there, so that it can lack none of them."""
+        ends = tuple(end for end in history.ends[self._ends :] if end.frame <= frame)
+        self._ends += len(ends)
+        return ends
 
     def _span_codes(self, history: FrameHistory, start: int, end: int) -> Tensor:
         first = 0 if self._spans == 0 else start + self._lead

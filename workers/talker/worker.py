@@ -24,6 +24,7 @@ from workers.models.family import Family, Reference, TalkerModel
 from workers.owning import Owned, Ownership
 from workers.settings import TalkerSettings
 from workers.talker.frames import FrameHistory
+from workers.talker.passages import Reading
 from workers.talker.references import References, recording_of
 from workers.talker.rows import DoesNotFit
 from workers.talker.spans import SpanCutter
@@ -76,7 +77,7 @@ class Talking:
     """A job in the runner."""
 
     owned: Owned
-    history: FrameHistory
+    reading: Reading
     cutter: SpanCutter
 
 
@@ -93,7 +94,7 @@ class TalkerWorker:
         self._family = family
         self._settings = settings
         self._references = references
-        self._talking: dict[str, Talking] = {}
+        self._talking: dict[str, Talking] = {}  # by the name that the runner knows
         self._encoding: dict[str, Encoding] = {}
         self._taking: Aside[None] = Aside("taking", ownership.signals.wake)
         self._taken: deque[Owned] = deque()  # not begun yet
@@ -200,17 +201,17 @@ class TalkerWorker:
         request, state = owned.state.request, owned.state
         async_chunk = request.params.get("async_chunk", True)
         try:
-            history = FrameHistory(
-                job=owned.job,
-                request=request,
+            reading = Reading(
+                request,
+                state,
+                logged_codes(owned.events),
+                sent=SpanCutter.sent(state, lead=self._model.lead, async_chunk=async_chunk),
                 max_frames=self._model.max_frames(request),
                 lead=self._model.lead,
                 reference=reference,
                 loops=self._family.loops,
-                forced=logged_codes(owned.events),
-                sent=SpanCutter.sent(state, lead=self._model.lead, async_chunk=async_chunk),
             )
-            self._runner.admit(history, self._model.prompts(request, reference))
+            self._admit_passage(reading.passage)
         except DoesNotFit as error:  # nor would it anywhere else
             self._refuse(owned, "does_not_fit", str(error))
             return
@@ -219,26 +220,48 @@ class TalkerWorker:
             self._ownership.give_up(owned, error)
             return
         cutter = SpanCutter(self._family.plan(request), state, lead=self._model.lead, async_chunk=async_chunk)
-        self._talking[owned.job] = Talking(owned, history, cutter)
+        self._talking[reading.passage.job] = Talking(owned, reading, cutter)
         self._ownership.announce(owned, rows=self._model.rows, from_frame=max(0, state.draws - self._model.lead))
+
+    def _admit_passage(self, passage: FrameHistory) -> None:
+        self._runner.admit(passage, self._model.prompts(passage.request, passage.reference, passage.context))
 
     # --- publishing ---------------------------------------------------------------------------------------------------
 
     def _publish(self, talking: Talking) -> None:
-        owned = talking.owned
-        for cut in talking.cutter.cut(talking.history):
+        owned, reading = talking.owned, talking.reading
+        reading.take()
+        for cut in talking.cutter.cut(reading.history):
             is_span = not isinstance(cut.payload, CodesLogged)
             ready = partial(self._note_ready, owned.job) if is_span else None
             self._ownership.write(owned, cut.payload, settled=ready, conditioning=cut.conditioning, after=cut.after)
-        if talking.history.reason:
+        if reading.history.reason:
             self._end(talking)
+        elif reading.passage.reason:
+            self._go_on(talking)
+
+    def _go_on(self, talking: Talking) -> None:
+        """The next passage takes the rows of the one that has ended, before anyone else may."""
+        owned, reading = talking.owned, talking.reading
+        rows = self._release(talking)
+        try:
+            reading.go_on()
+            self._admit_passage(reading.passage)
+        except DoesNotFit as error:
+            self._ownership.fail(owned, "does_not_fit", str(error), retryable=False)
+            self._note_freed(owned, rows, "done", settled=lambda _: self._let_go_of_ended(owned))
+        except Exception as error:
+            self._note_freed(owned, rows, "broke")
+            self._ownership.give_up(owned, error)
+        else:
+            self._talking[reading.passage.job] = talking
 
     def _note_ready(self, job: str, _written: bool) -> None:
         self._unready.discard(job)
 
     def _end(self, talking: Talking) -> None:
         owned = talking.owned
-        if not talking.history.frames:
+        if not talking.reading.history.frames:
             message = "the model ended the song before its first frame; try another seed, or other lyrics"
             self._ownership.fail(owned, "no_frames", message, retryable=False)
         self._free(talking, "done", settled=lambda _: self._let_go_of_ended(owned))
@@ -255,9 +278,9 @@ class TalkerWorker:
 
     def _drop_over(self) -> None:
         cancelled = self._ownership.signals.cancelled()
-        for job, talking in list(self._talking.items()):
+        for talking in list(self._talking.values()):
             lease = talking.owned.lease
-            if job in cancelled:
+            if talking.owned.job in cancelled:
                 lease.over = lease.over or "job.cancelled"
             if lease.over:  # the job is over, or no longer this worker's: its rows go at once
                 self._free(talking, lease.over)
@@ -273,12 +296,19 @@ class TalkerWorker:
                 self._ownership.let_go(encoding.owned)
 
     def _free(self, talking: Talking, why: str, settled: Callable[[bool], None] | None = None) -> None:
-        owned = talking.owned
-        del self._talking[owned.job]
+        self._note_freed(talking.owned, self._release(talking), why, settled)
+
+    def _release(self, talking: Talking) -> int:
+        """Take the job's rows back; how many there were."""
+        passage = talking.reading.passage.job
+        del self._talking[passage]
+        return self._runner.free(passage)
+
+    def _note_freed(self, owned: Owned, rows: int, why: str, settled: Callable[[bool], None] | None = None) -> None:
         self._look = True
         if why != "done":
             self._unready.discard(owned.job)
-        freed = RowsFreed(rows=self._runner.free(owned.job), step=self._runner.steps, why=why, token=owned.lease.token)
+        freed = RowsFreed(rows=rows, step=self._runner.steps, why=why, token=owned.lease.token)
         self._ownership.write(owned, freed, settled=settled)
 
     def _leave(self, error: BaseException | None) -> None:

@@ -68,7 +68,9 @@ class MusicTalker:
     def depth(self) -> DepthDecoder:
         return self._depth
 
-    def prompts(self, request: JobRequested, reference: Reference | None = None) -> list[list[int]]:
+    def prompts(
+        self, request: JobRequested, reference: Reference | None = None, context: None = None
+    ) -> list[list[int]]:
         """Token ids of the conditional and the unconditional row."""
         ids = encode(self._tokenizer, build_prompt(request.params["instructions"], request.input))
         return [ids, unconditional(ids)]
@@ -77,7 +79,12 @@ class MusicTalker:
         return request.params["max_new_tokens"]
 
     def bind(
-        self, slot: int, request: JobRequested, prompts: list[list[int]], reference: Reference | None = None
+        self,
+        slot: int,
+        request: JobRequested,
+        prompts: list[list[int]],
+        reference: Reference | None = None,
+        context: None = None,
     ) -> None:
         self._prompts[slot] = torch.tensor(prompts, device=self._head.device)
 

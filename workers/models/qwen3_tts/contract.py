@@ -8,14 +8,19 @@ from typing import Any
 
 from broker_schemas.contract import BadField, Contract, Order
 from workers.models.qwen3_tts import config
+from workers.models.qwen3_tts.passages import split
 from workers.models.qwen3_tts.prompt import build_prompt, in_context, prompt_length
 from workers.models.qwen3_tts.request_fields import clean, flag, number, spoken_text, whole
+from workers.models.qwen3_tts.text import has_words
 from workers.models.qwen3_tts.tokenizer import load_tokenizer
 from workers.models.qwen_tokenizer import encode
+from workers.talker.passages import Passage
 
 _TASKS = {"customvoice": config.CUSTOM_VOICE, "voicedesign": config.VOICE_DESIGN, "base": config.BASE}
 _ENVELOPES = 1 << 16  # bytes of a job's log besides its codes, texts and chunks
 _CHUNK_ENVELOPES = 1 << 10  # of the events that come with a chunk
+_PASSAGE = 1 << 8  # bytes of a job's log for each passage
+_JOIN = 16  # tokens that two passages may have more than each for itself
 _REFERENCE_FIELDS = ("ref_audio", "ref_text", "x_vector_only_mode")
 _SAMPLING = {  # published defaults, where the checkpoint's generation_config.json says nothing
     "temperature": 0.9,
@@ -59,7 +64,10 @@ class SpeechContract(Contract):
         self._most_frames = stated.get("max_new_tokens", config.MAX_FRAMES)
 
     def accept(self, body: Mapping[str, Any]) -> Order:
-        """See Contract. `max_new_tokens` counts frames; without it an utterance may take what its text could need."""
+        """See Contract. `max_new_tokens` counts frames; without it an utterance may take what its text could need.
+
+        A long text's order has `passages` among its params: how it is cut, and the frame budget of each piece.
+        """
         _refuse(body)
         self._check_task(body)
         text = spoken_text(body, "input", config.MAX_INPUT_CHARS)
@@ -73,8 +81,13 @@ class SpeechContract(Contract):
             **self._sampling_of(body),
             **self._voice(body),
         }
-        frames = self._frames(body, text, params)
-        reserve = self._reserve(frames, params["first_chunk_frames"])
+        passages = self._passages(text, params)
+        if passages:
+            params["passages"] = [passage.param() for passage in passages]
+            frames = self._frames_of_all(body, text, passages)
+        else:
+            frames = self._frames(body, text, params)
+        reserve = self._reserve(frames, params["first_chunk_frames"]) + _PASSAGE * len(passages)
         reserve += sum(len(value.encode()) for value in (text, *params.values()) if isinstance(value, str))
         return Order(text, params | {"max_new_tokens": frames}, max_frames=frames, reserve_bytes=reserve)
 
@@ -178,20 +191,13 @@ class SpeechContract(Contract):
 
     def _frames(self, body: Mapping[str, Any], text: str, params: Mapping[str, Any]) -> int:
         """The utterance's frame budget; raises BadField where prompt and frames are too much for the context."""
-        reference = config.MAX_REFERENCE_FRAMES if in_context(params) else 0
-        prompt = prompt_length(build_prompt(self._config, self._tokenizer, text, params, reference))
+        prompt = self._prompt_length(text, params)
         words = len(encode(self._tokenizer, text))
         room = self._context - prompt
         if body.get("max_new_tokens") is None:
-            if room < config.LEAST_FRAMES_PER_TOKEN * words or room < config.MIN_FRAMES:
-                message = (
-                    f"input has {words:,} tokens, and beside them only {max(0, room):,} frames fit: "
-                    "it would be cut off. Send it in parts."
-                )
-                raise BadField("input", message)
-            wanted = config.SPARE_FRAMES + config.MOST_FRAMES_PER_TOKEN * words
-            return min(wanted, self._most_frames, room)
-        frames = whole(body, "max_new_tokens", 0, 1, self._context, f"frames: {config.FRAME_RATE} are a second")
+            _check_room(words, room)
+            return min(_wanted(words), self._most_frames, room)
+        frames = _asked_frames(body, self._context)
         if frames > room:
             message = (
                 f"max_new_tokens is {frames:,}, but beside this prompt of {prompt:,} tokens only "
@@ -199,6 +205,42 @@ class SpeechContract(Contract):
             )
             raise BadField("max_new_tokens", message)
         return frames
+
+    def _passages(self, text: str, params: Mapping[str, Any]) -> list[Passage]:
+        """A long text's passages, but for those without words; none where the text is spoken as a whole.
+
+        A passage's prompt has the one before too, and its frames. So each may take half of what the context has beside
+        instructions and reference. Raises BadField where that is too little.
+        """
+        pieces = split(text)
+        if len(pieces) == 1:
+            return []
+        half = (self._context - self._prompt_length("", params)) // 2 - _JOIN
+        passages, end = [], 0
+        for piece in pieces:
+            start, end = end, end + len(piece)
+            if not has_words(piece):
+                continue
+            words = len(encode(self._tokenizer, piece))
+            room = half - (words if params["non_streaming_mode"] else 0)
+            _check_room(words, room)
+            passages.append(Passage(start, end, min(_wanted(words), self._most_frames, room)))
+        return passages
+
+    def _frames_of_all(self, body: Mapping[str, Any], text: str, passages: list[Passage]) -> int:
+        """A long text's frame budget; raises BadField where it is more than the passages may take."""
+        most = sum(passage.frames for passage in passages)
+        if body.get("max_new_tokens") is None:
+            return min(_wanted(len(encode(self._tokenizer, text))), most)
+        frames = _asked_frames(body, config.MAX_INPUT_CHARS * config.MOST_FRAMES_PER_TOKEN)
+        if frames > most:
+            message = f"max_new_tokens is {frames:,}, but this input takes {most:,} frames at most: ask for no more."
+            raise BadField("max_new_tokens", message)
+        return frames
+
+    def _prompt_length(self, text: str, params: Mapping[str, Any]) -> int:
+        reference = config.MAX_REFERENCE_FRAMES if in_context(params) else 0
+        return prompt_length(build_prompt(self._config, self._tokenizer, text, params, reference))
 
     def _reserve(self, frames: int, first_chunk: int) -> int:
         """Bytes: all PCM, the codes (each in a span, and before that in a hop), the reference, and the events."""
@@ -226,6 +268,25 @@ def _refuse(body: Mapping[str, Any]) -> None:
             raise BadField(f"extra_params.{name}", f"extra_params.{name} is a field of its own: send it beside input.")
         field = f"extra_params.{name[:100]}"
         raise BadField(field, f"{field} means nothing to this model: leave it out.")
+
+
+def _wanted(words: int) -> int:
+    """The frame budget of so many tokens of text."""
+    return config.SPARE_FRAMES + config.MOST_FRAMES_PER_TOKEN * words
+
+
+def _check_room(words: int, room: int) -> None:
+    """Raise BadField where so many tokens of text would not be spoken to their end."""
+    if room < config.LEAST_FRAMES_PER_TOKEN * words or room < config.MIN_FRAMES:
+        message = (
+            f"input has {words:,} tokens at a time, and beside them only {max(0, room):,} frames fit: "
+            "it would be cut off. Send it in parts."
+        )
+        raise BadField("input", message)
+
+
+def _asked_frames(body: Mapping[str, Any], at_most: int) -> int:
+    return whole(body, "max_new_tokens", 0, 1, at_most, f"frames: {config.FRAME_RATE} are a second")
 
 
 def _no_voice(body: Mapping[str, Any]) -> str:

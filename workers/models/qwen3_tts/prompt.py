@@ -28,9 +28,9 @@ class Prompt:
     """What the talker reads before its first draw, and beside its draws.
 
     text: for each position, the id of its text token. codec: for each position, an id of the talker's vocabulary, or
-    NOTHING. speaker: the position of the reference's speaker vector, or None. frames: the positions of the
-    reference's frames, each the sum of its 16 codes' embeddings. trailing: the text tokens whose embeddings are added
-    to what follows draws 0, 1, ...; the padding token's from there on.
+    NOTHING. speaker: the position of the reference's speaker vector, or None. frames: the positions of the frames that
+    it goes on from, each the sum of its 16 codes' embeddings: the reference's, and a passage's before. trailing: the
+    text tokens whose embeddings are added to what follows draws 0, 1, ...; the padding token's from there on.
     """
 
     text: list[int]
@@ -41,13 +41,13 @@ class Prompt:
 
 
 def build_prompt(
-    stated: config.SpeechConfig, tokenizer: Tokenizer, text: str, params: Mapping[str, Any], reference_frames: int = 0
+    stated: config.SpeechConfig, tokenizer: Tokenizer, text: str, params: Mapping[str, Any], frames: int = 0
 ) -> Prompt:
     """The prompt of a request.
 
     Args:
         params: a JobRequested's, with nothing left to resolve.
-        reference_frames: of an in-context clone's reference.
+        frames: of an in-context clone's reference, and of what was said of the text before.
     """
     spoken = encode(tokenizer, f"<|im_start|>assistant\n{text}<|im_end|>\n<|im_start|>assistant\n")
     draft = _Draft(stated)
@@ -56,11 +56,9 @@ def build_prompt(
     draft.say(spoken[:_ROLE])
     draft.steer(_language(stated, params), _speaker(stated, params), clone=params["task_type"] == config.BASE)
     words = spoken[_ROLE:-_AFTER_TEXT]
-    frames = 0
     if in_context(params):
         heard = f"<|im_start|>assistant\n{params['ref_text']}<|im_end|>\n"
         words = encode(tokenizer, heard)[_ROLE:-_AFTER_REFERENCE] + words
-        frames = reference_frames
     words.append(stated.tts_eos)
     if params["non_streaming_mode"]:
         draft.whole_text(words)

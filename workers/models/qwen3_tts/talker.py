@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
@@ -93,22 +94,31 @@ class SpeechTalker:
 
     # --- what depends on the request ----------------------------------------------------------------------------------
 
-    def prompts(self, request: JobRequested, reference: Reference | None = None) -> list[list[int]]:
+    def prompts(
+        self, request: JobRequested, reference: Reference | None = None, context: np.ndarray | None = None
+    ) -> list[list[int]]:
         """One row of ids that say nothing but the prompt's length: its embeddings come from `embed_prompt`."""
-        return [[0] * prompt_length(self._prompt(request, reference))]
+        return [[0] * prompt_length(self._prompt(request, self._known(request, reference, context)))]
 
     def bind(
-        self, slot: int, request: JobRequested, prompts: list[list[int]], reference: Reference | None = None
+        self,
+        slot: int,
+        request: JobRequested,
+        prompts: list[list[int]],
+        reference: Reference | None = None,
+        context: np.ndarray | None = None,
     ) -> None:
         """Take over a slot for a request, before anything else is asked for it.
 
         Args:
             reference: for a clone, what its recording became.
+            context: (frames, 16) int16, for a passage that goes on from another: what was said before.
 
         Raises:
             ValueError: a sampling parameter is out of its range, or the request does not fit the checkpoint.
         """
-        prompt, params = self._prompt(request, reference), request.params
+        known, params = self._known(request, reference, context), request.params
+        prompt = self._prompt(request, known)
         self._sampling.bind(
             slot,
             do_sample=params["do_sample"],
@@ -118,20 +128,26 @@ class SpeechTalker:
         )
         self.mtp.bind(slot, params)
         self._penalty[slot] = params["repetition_penalty"]
-        self._prompts[slot] = self._embed(prompt, reference)
+        self._prompts[slot] = self._embed(prompt, reference, known)
         self._trailing[slot] = self._stated.tts_pad
         trailing = prompt.trailing[: self.context]  # there is no draw beyond
         self._trailing[slot, : len(trailing)] = self._ids(trailing)
 
-    def _prompt(self, request: JobRequested, reference: Reference | None) -> Prompt:
-        frames = 0
+    def _prompt(self, request: JobRequested, known: list[np.ndarray]) -> Prompt:
+        frames = sum(len(codes) for codes in known)
+        return build_prompt(self._stated, self._tokenizer, request.input, request.params, frames)
+
+    @staticmethod
+    def _known(request: JobRequested, reference: Reference | None, context: np.ndarray | None) -> list[np.ndarray]:
+        """The frames that the prompt ends with, (frames, 16) int16 each: those of an in-context clone come first."""
         if request.params["task_type"] == config.BASE and reference is None:
             raise ValueError("a clone needs its reference")
+        known = [] if context is None else [context]
         if in_context(request.params):
             if reference.codes is None:
                 raise ValueError("an in-context clone needs its reference's codes")
-            frames = len(reference.codes)
-        return build_prompt(self._stated, self._tokenizer, request.input, request.params, frames)
+            known.insert(0, reference.codes)
+        return known
 
     # --- embeddings ---------------------------------------------------------------------------------------------------
 
@@ -139,7 +155,7 @@ class SpeechTalker:
         """(end - start, hidden): positions of the prompt of the request that the slot is bound to."""
         return self._prompts[slot][start:end]
 
-    def _embed(self, prompt: Prompt, reference: Reference | None) -> Tensor:
+    def _embed(self, prompt: Prompt, reference: Reference | None, known: list[np.ndarray]) -> Tensor:
         """(positions, hidden)."""
         embeds = F.embedding(self._ids(prompt.text), self._text)
         steered = [position for position, id_ in enumerate(prompt.codec) if id_ != NOTHING]
@@ -148,7 +164,7 @@ class SpeechTalker:
         if prompt.speaker is not None:
             embeds[prompt.speaker] += torch.tensor(reference.speaker).to(embeds)
         if prompt.frames:
-            codes = torch.from_numpy(reference.codes.astype("int64")).to(embeds.device)
+            codes = torch.from_numpy(np.concatenate(known).astype("int64")).to(embeds.device)
             embeds[prompt.frames.start : prompt.frames.stop] += self._embed_frames(codes)
         return embeds
 
