@@ -24,6 +24,7 @@ _WEIGHT_STEMS = ("model", "diffusion_pytorch_model")
 
 _REPO_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _SHARD = re.compile(r"-\d{5}-of-\d{5}\.safetensors$")
+_READ = frozenset({".json", ".safetensors", ".txt"})  # suffixes of what loaders read
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _LISTED = 8  # names that an error message spells out
 
@@ -275,7 +276,7 @@ _digests: dict[tuple[str, int, int], str] = {}  # by path, size and modification
 
 
 def weights_digest(folder: Path, components: Iterable[str]) -> str:
-    """Hex sha256 over all files of the components, by name and content: what a job's bytes depend on.
+    """Hex sha256 over the components' files, by name and content: what a job's bytes depend on. A README is not.
 
     The same content gives the same digest in a plain folder and in Hugging Face's cache, whose large files are named
     by their sha256 and are not read again.
@@ -284,7 +285,7 @@ def weights_digest(folder: Path, components: Iterable[str]) -> str:
         (component, file)
         for component in sorted(set(components))
         for file in sorted(_component_folder(folder, component).iterdir())
-        if file.is_file() and not file.name.startswith(".")
+        if file.is_file() and file.suffix in _READ and not file.name.startswith(".")
     ]
     total = hashlib.sha256()
     with ThreadPoolExecutor() as threads:

@@ -266,6 +266,12 @@ class TestDigest:
             seen.add(weights_digest(folder, COMPONENTS))
         assert len(seen) == 3
 
+    def test_a_readme_does_not(self, folder: Path) -> None:
+        before = weights_digest(folder, COMPONENTS)
+        for name in ("README.md", "LICENSE", "sample.wav"):
+            (folder / "vocoder" / name).write_text("words")
+        assert weights_digest(folder, COMPONENTS) == before
+
     def test_other_components_do_not(self, folder: Path) -> None:
         before = weights_digest(folder, COMPONENTS)
         shutil.rmtree(folder / "transformer")
