@@ -25,7 +25,6 @@ class Aside(Generic[_Result]):
         self._done: SimpleQueue[tuple[_Result | None, BaseException | None]] = SimpleQueue()
         self._under_way = 0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
 
     @property
     def busy(self) -> bool:
@@ -33,6 +32,8 @@ class Aside(Generic[_Result]):
         return self._under_way > 0
 
     def begin(self, errand: Callable[[], _Result]) -> None:
+        if self._thread.ident is None:
+            self._thread.start()
         self._under_way += 1
         self._errands.put(errand)
 
@@ -53,7 +54,8 @@ class Aside(Generic[_Result]):
     def stop(self) -> list[_Result]:
         """End the thread after the errand that is under way; what was not asked for yet."""
         self._errands.put(None)
-        self._thread.join(_LAST_ERRAND_S)
+        if self._thread.ident is not None:
+            self._thread.join(_LAST_ERRAND_S)
         return self.results()
 
     def _run(self) -> None:
