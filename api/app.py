@@ -40,7 +40,7 @@ def create_app(broker: Broker, contracts: Mapping[str, Contract], settings: ApiS
             await end(*chores)
             await service.close()
 
-    app = FastAPI(title="Songline", version="0.1.0", description=_ABOUT, lifespan=lifespan)
+    app = FastAPI(title="Songline", version="0.2.0", description=_ABOUT, lifespan=lifespan)
     app.state.service = service
     errors.install(app)
     for module in (api.speech, api.voices, api.jobs, api.streaming, api.about):

@@ -23,6 +23,7 @@ class Aside(Generic[_Result]):
         self._wake = wake
         self._errands: SimpleQueue[Callable[[], _Result] | None] = SimpleQueue()
         self._done: SimpleQueue[tuple[_Result | None, BaseException | None]] = SimpleQueue()
+        self._news = threading.Event()
         self._under_way = 0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -35,6 +36,7 @@ class Aside(Generic[_Result]):
         if self._thread.ident is None:
             self._thread.start()
         self._under_way += 1
+        self._news.clear()
         self._errands.put(errand)
 
     def results(self) -> list[_Result]:
@@ -51,12 +53,15 @@ class Aside(Generic[_Result]):
             results.append(result)
         return results
 
-    def stop(self) -> list[_Result]:
-        """End the thread after the errand that is under way; what was not asked for yet."""
+    def wait(self, seconds: float) -> None:
+        """Until an errand is done, or the time is out."""
+        self._news.wait(seconds)
+
+    def stop(self) -> None:
+        """End the thread after the errand that is under way, whose result is of no use any more."""
         self._errands.put(None)
         if self._thread.ident is not None:
             self._thread.join(_LAST_ERRAND_S)
-        return self.results()
 
     def _run(self) -> None:
         while (errand := self._errands.get()) is not None:
@@ -65,4 +70,5 @@ class Aside(Generic[_Result]):
             except BaseException as error:
                 outcome = None, error
             self._done.put(outcome)
+            self._news.set()
             self._wake()

@@ -58,8 +58,7 @@ class Leases:
     def take(self, jobs: list[str]) -> list[tuple[str, Lease | Refusal | Exhausted]]:
         """Own those of the jobs that nobody owns, in one exchange with the broker; an Exhausted has cost too many.
 
-        Raises:
-            RedisError: the broker is away, or could not write one of them. What was taken is given back, or lapses.
+        One that the broker could not write, for want of memory or so, is left out. Raises RedisError.
         """
         tokens = [secrets.token_hex(8) for _ in jobs]
         calls = [
@@ -69,17 +68,12 @@ class Leases:
             )
             for job, token in zip(jobs, tokens, strict=True)
         ]  # fmt: skip
-        taken, errors = [], []
+        taken = []
         for job, token, reply in zip(jobs, tokens, self._run.many(calls), strict=True):
             if isinstance(reply, Exception):
-                errors.append(reply)
+                logger.warning("job %s was not taken: %s", job, reply)
             else:
                 taken.append((job, self._outcome(job, token, reply)))
-        if errors:
-            for _, lease in taken:
-                if isinstance(lease, Lease):
-                    self.release(lease, handed_over=True)
-            raise errors[0]
         return taken
 
     def _outcome(self, job: str, token: str, reply: list) -> Lease | Refusal | Exhausted:

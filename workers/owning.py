@@ -155,21 +155,20 @@ class Ownership:
 
     def _take(self, jobs: list[str]) -> list[Owned]:
         # Of those that it holds, its keeper renews the lease, or its loop is about to let go.
-        leased = []
-        for job, lease in self.leases.take([job for job in jobs if not self.leases.holds(job)]):
-            if isinstance(lease, Lease):
-                leased.append(lease)
-            elif isinstance(lease, Exhausted):
-                self._fail_exhausted(job, str(lease))
-            elif lease.why in ("gone", "final"):
-                self._drop_pointer(job)
+        outcomes = self.leases.take([job for job in jobs if not self.leases.holds(job)])
+        leased = [lease for _, lease in outcomes if isinstance(lease, Lease)]
         try:
-            logs = self._logs(leased)
+            owned = [self._own(lease, entries) for lease, entries in zip(leased, self._logs(leased), strict=True)]
+            for job, outcome in outcomes:
+                if isinstance(outcome, Exhausted):
+                    self._fail_exhausted(job, str(outcome))
+                elif not isinstance(outcome, Lease) and outcome.why in ("gone", "final"):
+                    self._drop_pointer(job)
         except BaseException:
             for lease in leased:
                 self.leases.release(lease, handed_over=True)
             raise
-        return [owned for lease, entries in zip(leased, logs, strict=True) if (owned := self._own(lease, entries))]
+        return [each for each in owned if each is not None]
 
     def _logs(self, leases: list[Lease]) -> list[list]:
         pipeline = self.client.pipeline(transaction=False)
@@ -188,9 +187,6 @@ class Ownership:
         except (DecodeError, BrokenLog) as error:
             self.leases.release(lease, handed_over=False, error=str(error))
             return None
-        except BaseException:
-            self.leases.release(lease, handed_over=True)
-            raise
         if owned is None:
             self.leases.release(lease, handed_over=True)
         return owned

@@ -114,6 +114,7 @@ class Publisher(threading.Thread):
                     self._bytes -= sum(entry.size for entry in batch)
                     self._changed.notify_all()
                 for entry, written in zip(batch, fates, strict=True):
+                    self._watchdog.beat()
                     self._settle(entry, written)
         except BaseException as error:
             logger.exception("the publisher died")

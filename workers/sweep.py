@@ -158,7 +158,7 @@ class Sweeper:
         pipeline = self._client.pipeline(transaction=False)
         for model, owner in {(job.request.model, job.request.owner) for job in jobs if not job.terminal}:
             pipeline.sadd(keys.owners(model), owner)
-        pipeline.execute()
+        pipeline.execute(raise_on_error=False)  # such as being out of memory: most are there already
         talking = [job for job in jobs if not job.terminal]
         wanted = [(job, keys.TALKER, keys.requests(job.request.model, job.request.owner)) for job in talking]
         wanted += [(job, keys.ACOUSTIC, keys.ready(job.request.model)) for job in jobs if job.spans]
@@ -167,7 +167,8 @@ class Sweeper:
             if isinstance(reply, Exception):
                 logger.warning("job %s was not pointed to: %s", job.job, reply)
             elif reply[0]:
-                ring(self._client, job.request.model, role, job.job)
+                with suppress(redis.ResponseError):  # polling finds it
+                    ring(self._client, job.request.model, role, job.job)
 
     def _orphaned_for(self, job: str, role: str) -> float:
         """Seconds for which this sweeper has seen, without a pause, that the job's owner and its profile are gone."""

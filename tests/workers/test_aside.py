@@ -36,12 +36,28 @@ def test_what_an_errand_raises_is_raised_where_its_result_is_asked_for(done):
     assert done.acquire(timeout=PATIENCE_S) and aside.results() == [2]
 
 
-def test_stopping_waits_for_the_errand_that_is_under_way(done):
+def test_a_brief_wait_ends_with_the_errand_or_its_time(done):
     aside, may = Aside("test", done.release), threading.Event()
     aside.begin(lambda: may.wait(PATIENCE_S))
+    aside.wait(0.01)
+    assert aside.results() == []
+    may.set()
+    aside.wait(PATIENCE_S)
+    assert aside.results() == [True]
+
+
+def test_stopping_waits_for_the_errand_that_is_under_way_and_raises_nothing(done):
+    aside, may, did = Aside("test", done.release), threading.Event(), []
+
+    def errand():
+        did.append(may.wait(PATIENCE_S))
+        raise ZeroDivisionError
+
+    aside.begin(errand)
     threading.Timer(0.05, may.set).start()
-    assert aside.stop() == [True]
+    aside.stop()
+    assert did == [True]
 
 
 def test_one_that_never_had_an_errand_stops_at_once(done):
-    assert Aside("test", done.release).stop() == []
+    Aside("test", done.release).stop()

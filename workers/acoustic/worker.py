@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 _AWAY_S = 0.5  # before the broker is asked again
 _LOOK_S = 0.25  # how often jobs are looked for that no bell was rung for
+# How long the loop waits for what it asks of the broker, of a window's time: what comes later is for the next turn.
+_PATIENCE = 0.1
 _REREAD_S = 1.0  # a rung bell may be missed: every log is read again after so long
 
 
@@ -81,7 +83,7 @@ class AcousticWorker:
         self._batches = Batches(model.batch, settings.gather_s)
         self._window_s = 0.5  # decoding time of a window, a moving mean
         self._taking: Aside[None] = Aside("taking", ownership.signals.wake)
-        self._taken: deque[Owned] = deque()  # not begun yet
+        self._taken: deque[tuple[Owned, bytes | None]] = deque()  # with their carries; not begun yet
         self._reading: Aside[list[Read]] = Aside("reading", ownership.signals.wake)
         self._looked_at = 0.0
         self._look = True  # whether there may be jobs to take
@@ -115,30 +117,39 @@ class AcousticWorker:
         self._rung |= rung
 
     def _admit(self) -> None:
-        self._taking.results()
-        while self._taken:
-            owned = self._taken.popleft()
-            try:
-                self._begin(owned)
-            except BrokenLog as error:
-                self._ownership.refuse(owned, "broken_log", str(error), retryable=True)
-            except redis.RedisError:
-                self._ownership.hand_over(owned)
-            except Exception as error:  # such as a carry of another layout
-                self._ownership.give_up(owned, error)
         room = self._settings.max_num_seqs - len(self._sounding) - len(self._taken)
         if self._look and not self._taking.busy and room > 0:
             self._looked_at, self._look = time.monotonic(), False
             self._taking.begin(partial(self._take_jobs, room))
+            self._taking.wait(_PATIENCE * self._window_s)
+        self._taking.results()
+        while self._taken:
+            owned, carry = self._taken.popleft()
+            try:
+                self._begin(owned, carry)
+            except BrokenLog as error:
+                self._ownership.refuse(owned, "broken_log", str(error), retryable=True)
+            except Exception as error:  # such as a carry of another layout
+                self._ownership.give_up(owned, error)
 
     def _take_jobs(self, room: int) -> None:
-        """Take as many jobs as there are, and there is room for. Waits for the broker."""
-        self._taken += self._ownership.take(room, new=room)
+        """Take as many jobs as there are, and there is room for, with their carries. Waits for the broker."""
+        taken = self._ownership.take(room, new=room)
+        pipeline = self._ownership.client.pipeline(transaction=False)
+        for owned in taken:
+            pipeline.get(keys.carry(owned.job))
+        try:
+            carries = pipeline.execute()
+        except redis.RedisError:
+            for owned in taken:
+                self._ownership.hand_over(owned)
+        else:
+            self._taken += zip(taken, carries, strict=True)
 
-    def _begin(self, owned: Owned) -> None:
+    def _begin(self, owned: Owned, stored: bytes | None) -> None:
         state, plan = owned.state, self._family.plan(owned.state.request)
         all_said = state.terminal and state.chunks == plan.count(state.frames)
-        carry = Carry(state.chunks, state.samples) if all_said else self._stored_carry(owned)
+        carry = Carry(state.chunks, state.samples) if all_said else _carry_of(owned, stored)
         heard = state.first_chunk_at / 1000 if state.first_chunk_at else None
         decoded = carry.windows if self._model.keeps_state else 0
         sounding = Sounding(
@@ -158,30 +169,20 @@ class AcousticWorker:
         codes.take(owned.events)
         return codes
 
-    def _stored_carry(self, owned: Owned) -> Carry:
-        """The state after the newest chunk. Raises BrokenLog."""
-        raw = self._ownership.client.get(keys.carry(owned.job)) if owned.state.chunks else None
-        carry = Carry.unpack(raw) if raw else Carry()
-        if carry.windows != owned.state.chunks:
-            raise BrokenLog(f"job {owned.job} has {owned.state.chunks} chunks, and a carry of {carry.windows} windows")
-        return carry
-
     def _read_news(self) -> None:
         """New events of the jobs that the bell was rung for; of all of them now and then."""
-        for read in itertools.chain.from_iterable(self._reading.results()):
-            if self._sounding.get(read.sounding.job) is read.sounding:
-                self._learn(read.sounding, read.entries)
         if time.monotonic() - self._reread_at > _REREAD_S:
             self._reread_at = time.monotonic()
             self._rung |= self._sounding.keys()
-        asked = [
-            self._sounding[job]
-            for job in self._rung & self._sounding.keys()
-            if not self._sounding[job].owned.state.terminal
-        ]
+        self._rung &= self._sounding.keys()
+        asked = [self._sounding[job] for job in self._rung if not self._sounding[job].owned.state.terminal]
         if asked and not self._reading.busy:
             self._rung.clear()
             self._reading.begin(partial(self._read, {sounding: sounding.owned.state.seq for sounding in asked}))
+            self._reading.wait(_PATIENCE * self._window_s)
+        for read in itertools.chain.from_iterable(self._reading.results()):
+            if self._sounding.get(read.sounding.job) is read.sounding:
+                self._learn(read.sounding, read.entries)
 
     def _read(self, since: dict[Sounding, int]) -> list[Read]:
         """The jobs' events from these on, in one exchange with the broker, which is waited for."""
@@ -222,7 +223,7 @@ class AcousticWorker:
         now, waiting = time.time(), []
         for sounding in self._sounding.values():
             if sounding.carry.windows < sounding.windows and not (sounding.done or sounding.owned.lease.over):
-                sounding.ready_at = sounding.ready_at or now
+                sounding.ready_at = min(sounding.ready_at or now, now)  # the clock may be set back
                 waiting.append(self._waiting(sounding))
         talking = sum(not sounding.owned.state.terminal for sounding in self._sounding.values())
         batch, wait = self._batches.next(waiting, now=now, window_s=self._window_s, expected=talking - len(waiting))
@@ -379,4 +380,13 @@ class AcousticWorker:
     def _leave(self, error: BaseException | None) -> None:
         self._reading.stop()
         self._taking.stop()
-        self._ownership.leave([*self._taken, *(sounding.owned for sounding in self._sounding.values())], error)
+        taken = [owned for owned, _ in self._taken]
+        self._ownership.leave(taken + [sounding.owned for sounding in self._sounding.values()], error)
+
+
+def _carry_of(owned: Owned, stored: bytes | None) -> Carry:
+    """The state after the newest chunk. Raises BrokenLog."""
+    carry = Carry.unpack(stored) if stored else Carry()
+    if carry.windows != owned.state.chunks:
+        raise BrokenLog(f"job {owned.job} has {owned.state.chunks} chunks, and a carry of {carry.windows} windows")
+    return carry

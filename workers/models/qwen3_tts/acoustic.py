@@ -92,6 +92,8 @@ class SpeechAcoustic:
         state = decoder.init_state(1)
         self._layout = StateLayout(state)
         self._fresh = tuple(rows[0] for rows in self._layout.pack(state))
+        if self._stream is not None:  # all that was loaded is there before the stream's first call
+            self._stream.wait_stream(torch.cuda.current_stream(self._device))
         self._steps: dict[int, Callable[..., tuple[Tensor, ...]]] = dict.fromkeys(self._lengths, self._step)
         if cuda_graph:
             pool = torch.cuda.graph_pool_handle()

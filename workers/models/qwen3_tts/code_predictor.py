@@ -15,8 +15,8 @@ from workers.runners.torch_qwen3 import Qwen3, Qwen3Attention, Qwen3Config, Qwen
 
 _ROWS_AT_ONCE = 4096  # of a table that is projected when it is loaded
 
-# Each layer's keys and values of the frame so far: (2, rows, kv_heads, positions, head_dim).
-Cache = list[Tensor]
+# Keys and values of the frame so far: (layers, 2, rows, kv_heads, positions, head_dim).
+Cache = Tensor
 
 
 class _Decoder(Qwen3):
@@ -124,8 +124,8 @@ class CodePredictor(nn.Module):
     def new_cache(self, rows: int) -> Cache:
         """For one frame of `rows` rows."""
         config = self.config
-        shape = (2, rows, config.num_key_value_heads, self.codebooks, config.head_dim)
-        return [self.embeddings.new_zeros(shape) for _ in self.model.layers]
+        shape = (len(self.model.layers), 2, rows, config.num_key_value_heads, self.codebooks, config.head_dim)
+        return self.embeddings.new_zeros(shape)
 
     def forward(self, inputs: Tensor, cache: Cache, start: int) -> Tensor:
         """The hidden state after the newest position; the module must be fused.

@@ -76,6 +76,7 @@ class MTPState:
         keys = draw_keys(drawing.seeds[:, None], drawing.draws[:, None] * predictor.codebooks + positions)
         noise = self._noise_of_all(keys, predictor.codes)
         inputs = torch.stack((predictor.project(hidden), self._first_codes[codes[:, 0]]), dim=1)
+        self._cache.zero_()  # positions to come weigh nothing, but a number that is none would not
         start = 0
         for codebook in range(1, predictor.codebooks):
             state = predictor(inputs, self._cache, start)
