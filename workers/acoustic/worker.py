@@ -134,11 +134,12 @@ class AcousticWorker:
 
     def _take_jobs(self, room: int) -> None:
         """Take as many jobs as there are, and there is room for, with their carries. Waits for the broker."""
-        taken = self._ownership.take(room, new=room)
-        pipeline = self._ownership.client.pipeline(transaction=False)
-        for owned in taken:
-            pipeline.get(keys.carry(owned.job))
+        if not (taken := self._ownership.take(room, new=room)):
+            return
         try:
+            pipeline = self._ownership.client.pipeline(transaction=False)
+            for owned in taken:
+                pipeline.get(keys.carry(owned.job))
             carries = pipeline.execute()
         except redis.RedisError:
             for owned in taken:
