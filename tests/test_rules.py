@@ -6,7 +6,7 @@ import asyncio
 
 from broker_schemas import keys
 from broker_schemas.job import Status
-from tests.stand_ins import InstantAcoustic, InstantRunner, acoustic, running, talker
+from tests.stand_ins import InstantAcoustic, InstantRunner, acoustic, each_append, running, talker
 from tests.test_pipeline import listen, sha256, submit
 from tests.waiting import reach, until
 
@@ -17,19 +17,16 @@ async def test_work_done_again_with_other_bytes_fails_the_job(producer, broker):
     with running(talker(broker)):
         await reach(producer, job, lambda state: state.terminal)
     worker = acoustic(broker)
-    publisher = worker._ownership.publisher
-    write, copies = publisher._write, []
+    publisher, copies = worker._ownership.publisher, []
 
-    def write_twice(batch):
-        fates = write(batch)
-        entry = batch[0]
+    def write_twice(entry, write):
+        write()
         if entry.payload.type == "audio.chunk" and not copies:
             copies.append(entry)
             other = type(entry.payload)(index=0, samples=1, start_sample=0, sha256="other")
-            write([type(entry)(entry.lease, other, entry.owner, entry.ttl_ms, {"pcm": b"abcd"})])
-        return fates
+            publisher._write([type(entry)(entry.lease, other, entry.owner, entry.ttl_ms, {"pcm": b"abcd"})])
 
-    publisher._write = write_twice
+    each_append(publisher, write_twice)
     with running(worker):
         _, chunks = await listen(producer, job)
     state = await producer.jobs.state(job)

@@ -15,9 +15,7 @@ from redis.exceptions import OutOfMemoryError, ReadOnlyError
 from broker_schemas import keys, log
 from broker_schemas.events import (
     FINAL_TYPES,
-    AudioChunk,
     CodesLogged,
-    JobCompleted,
     JobFailed,
     Payload,
     RowsFreed,
@@ -35,7 +33,7 @@ _BYTES_MAX = 64 << 20
 _BATCH_EVENTS, _BATCH_BYTES = 64, 4 << 20  # written together at most
 _MENDS = (redis.ConnectionError, redis.TimeoutError, OutOfMemoryError, ReadOnlyError)  # by itself, or by an operator
 _MENDED = ("MISCONF", "NOREPLICAS")  # so too errors that begin with these
-_COUNTED = (SpanWindow, SpanTerminal, CodesLogged, AudioChunk, JobCompleted, type(None))  # refused out of their order
+_COUNTED = (SpanWindow, SpanTerminal, CodesLogged)  # refused out of their order
 _LAST_WORDS_S = 10.0  # how long a worker that leaves waits for the broker
 
 
@@ -247,11 +245,12 @@ class Publisher(threading.Thread):
 def _can_follow(entry: Entry, batch: list[Entry]) -> bool:
     """Whether an event may be sent before it is known that those of its job in the batch are written.
 
-    It may where it is refused if one of them is missing.
+    It may where it is refused if one of them is missing. What is heard may not: it must not follow what was refused
+    since it differs from what was heard before.
     """
     if entry.payload is None:
         return True
-    own = [other.payload for other in batch if other.lease.job == entry.lease.job]
+    own = [other.payload for other in batch if other.payload is not None and other.lease.job == entry.lease.job]
     return not own or all(isinstance(payload, _COUNTED) for payload in (*own, entry.payload))
 
 

@@ -51,6 +51,11 @@ def span(lease: Lease, index: int) -> Entry:
     return Entry(lease, payload, "anonymous", 60_000, {"after": index})
 
 
+def chunk(lease: Lease, index: int, sha256: str) -> Entry:
+    payload = ev.AudioChunk(index=index, samples=1, start_sample=index, sha256=sha256)
+    return Entry(lease, payload, "anonymous", 60_000, {"pcm": b"ab"})
+
+
 def freed(lease: Lease) -> Entry:
     return Entry(lease, ev.RowsFreed(rows=2, step=1, why="done", token=lease.token), "anonymous", 60_000)
 
@@ -128,6 +133,17 @@ def test_an_event_that_is_not_refused_out_of_its_order_waits_for_those_before_it
     publisher._run._exchange = without_memory_at_first
     assert all(publish(publisher, [admitted(a), admitted(b), span(a, 0), freed(a)]))
     assert written(client, "job_a") == ["job.admitted", "span.window0", "rows.freed"]
+
+
+def test_nothing_is_heard_after_a_chunk_that_differs_from_what_was_heard(publisher, client, leases):
+    a, b, _ = (leases[job] for job in JOBS)
+    run = log.Scripts(client)
+    heard = chunk(a, 0, "heard").payload
+    assert run(log.append(heard, job="job_a", by="w", token=a.token, role="talker", pcm=b"ab"))[0] == "ok"
+    entries = [chunk(a, 0, "differs"), chunk(b, 0, "b"), chunk(a, 1, "next"), chunk(b, 1, "b")]
+    assert publish(publisher, entries) == [False, True, False, True]
+    assert written(client, "job_a") == ["audio.chunk0", "job.failed"]
+    assert written(client, "job_b") == ["audio.chunk0", "audio.chunk1"]
 
 
 def test_a_broker_that_has_forgotten_the_scripts_is_told_them_again(publisher, client, leases):
