@@ -46,7 +46,7 @@ class TalkerSettings:
 
 @dataclass(frozen=True, slots=True)
 class AcousticSettings:
-    max_num_seqs: int = 16  # jobs held at once; one window is decoded at a time
+    max_num_seqs: int = 16  # jobs held at once
     max_num_batched_tokens: int | None = None  # of one step, where a runner batches windows: codes of all its rows
     gather_s: float = 0.05  # how long a batch of windows that has room yet may wait for more, where nobody runs dry
     threads: int = 1

@@ -11,21 +11,19 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
-import httpx
 import numpy as np
 
 from broker_schemas.connection import RedisBroker
 from producer.bench import Load, Target, bench
 from tests.bench.gpu import songs
+from tests.bench.gpu.pipeline import served_by
 from tests.redis_server import RedisServer, free_port
 from tests.tiny_checkpoint import tiny_checkpoint
 from tests.waiting import PATIENCE_S
@@ -116,43 +114,24 @@ def acoustic(url: str) -> None:
     run.run_acoustic(RedisBroker(url), _settings(), threading.Event(), loaded=loaded)
 
 
-@contextmanager
-def _process(*arguments: str) -> Iterator[None]:
-    process = subprocess.Popen([sys.executable, "-m", *arguments])
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait()
-
-
 def measure(listeners: int, rounds: int, step_ms: float, frames: tuple[int, int]) -> dict:
     """The level's figures: see `producer.bench.summary`."""
-    with ExitStack() as stack:
-        server = RedisServer(Path(stack.enter_context(tempfile.TemporaryDirectory())))
-        stack.callback(server.kill)
-        port = free_port()
-        front = ("--model", MODEL, "--checkpoint", str(tiny_checkpoint(MODEL)), "--port", str(port))
-        stack.enter_context(_process("compose.cli", "api", "--broker", server.url, *front))
-        stack.enter_context(_process("tests.bench.crowd", "talker", server.url, str(step_ms)))
-        stack.enter_context(_process("tests.bench.crowd", "acoustic", server.url))
-        url = f"http://127.0.0.1:{port}"
-        _await_ready(url)
-        target = Target(url, {"model": None, **songs.body(MODEL, frames[1], verses=2)}, frames=frames)
-        report = asyncio.run(bench(target, [Load(rounds * listeners, listeners)], warm_up=1))
-        return report["levels"][0]
-
-
-def _await_ready(url: str) -> None:
-    ends = time.monotonic() + PATIENCE_S
-    while time.monotonic() < ends:
+    with tempfile.TemporaryDirectory() as kept:
+        folder, port, checkpoint = Path(kept), free_port(), str(tiny_checkpoint(MODEL))
+        server = RedisServer(folder)
+        front = ("--broker", server.url, "--model", MODEL, "--checkpoint", checkpoint, "--port", str(port))
+        modules = {
+            "api": ("compose.cli", "api", *front),
+            "talker": ("tests.bench.crowd", "talker", server.url, str(step_ms)),
+            "acoustic": ("tests.bench.crowd", "acoustic", server.url),
+        }
         try:
-            if httpx.get(f"{url}/ready", timeout=2).status_code == 200:
-                return
-        except httpx.HTTPError:
-            pass
-        time.sleep(0.2)
-    raise TimeoutError("the workers did not come")
+            with served_by(modules, port, folder, time.monotonic() + PATIENCE_S) as url:
+                target = Target(url, {"model": None, **songs.body(MODEL, frames[1], verses=2)}, frames=frames)
+                report = asyncio.run(bench(target, [Load(rounds * listeners, listeners)], warm_up=1))
+        finally:
+            server.kill()
+    return report["levels"][0]
 
 
 def main() -> None:

@@ -65,6 +65,19 @@ def written(client, job: str) -> list[str]:
     return [f"{e.type}{getattr(e.payload, 'index', '')}" for e in events][1:]
 
 
+def without_memory_once(publisher: Publisher, place: int) -> None:
+    """The broker has no memory for the event at this place of the first batch, and for all others."""
+    exchange, failed = publisher._run._exchange, []
+
+    def once(calls, then):
+        if failed:
+            return exchange(calls, then)
+        failed.append(place)
+        return [*exchange(calls[:place], None), OutOfMemoryError("OOM"), *exchange(calls[place + 1 :], then)]
+
+    publisher._run._exchange = once
+
+
 def publish(publisher: Publisher, entries: list[Entry]) -> list[bool]:
     """The fate of each, in the order in which they were settled."""
     fates: dict[int, bool] = {}
@@ -106,15 +119,7 @@ def test_one_that_is_refused_harms_no_other_job(publisher, client, leases):
 def test_what_comes_after_one_that_could_not_be_written_is_sent_again(publisher, client, leases):
     """It was refused for want of that one, which is not its end."""
     a, b, _ = (leases[job] for job in JOBS)
-    exchange, failed = publisher._run._exchange, []
-
-    def without_memory_for_the_second(calls, then):
-        if failed:
-            return exchange(calls, then)
-        failed.append(1)
-        return [*exchange(calls[:1], None), OutOfMemoryError("OOM"), *exchange(calls[2:], then)]
-
-    publisher._run._exchange = without_memory_for_the_second
+    without_memory_once(publisher, 1)
     assert publish(publisher, [span(a, 0), span(a, 1), span(b, 0), span(a, 2)]) == [True] * 4
     assert written(client, "job_a") == ["span.window0", "span.window1", "span.window2"]
     assert written(client, "job_b") == ["span.window0"] and not (a.over or b.over)
@@ -122,15 +127,7 @@ def test_what_comes_after_one_that_could_not_be_written_is_sent_again(publisher,
 
 def test_an_event_that_is_not_refused_out_of_its_order_waits_for_those_before_it(publisher, client, leases):
     a, b, _ = (leases[job] for job in JOBS)
-    exchange, failed = publisher._run._exchange, []
-
-    def without_memory_at_first(calls, then):
-        if failed:
-            return exchange(calls, then)
-        failed.append(1)
-        return [OutOfMemoryError("OOM"), *exchange(calls[1:], then)]
-
-    publisher._run._exchange = without_memory_at_first
+    without_memory_once(publisher, 0)
     assert all(publish(publisher, [admitted(a), admitted(b), span(a, 0), freed(a)]))
     assert written(client, "job_a") == ["job.admitted", "span.window0", "rows.freed"]
 

@@ -178,6 +178,22 @@ def test_windows_decoded_together_have_the_bytes_that_they_have_alone(checkpoint
         assert bool(alone.state) != window.last
 
 
+@pytest.mark.parametrize("number", [0, 1], ids=["sound", "state"])
+def test_a_batch_whose_rows_get_other_bytes_by_their_place_is_refused(checkpoint, device, number) -> None:
+    acoustic = load_acoustic(checkpoint, {"device": device, "batch": 3})
+    acoustic.warm_up()
+    step = acoustic._steps[4]
+
+    def by_place(codes, *packed):
+        outcome = step(codes, *packed)
+        outcome[number][2].view(-1)[-1] += 1
+        return outcome
+
+    acoustic._steps[4] = by_place
+    with pytest.raises(ValueError, match=r"batch 3: on this device, a call of 4 frames gives equal rows different"):
+        acoustic.warm_up()
+
+
 def test_what_is_kept_of_a_batch_is_a_row(checkpoint, device) -> None:
     acoustic = load_acoustic(checkpoint, {"device": device, "batch": 3})
     _, state = begun(acoustic, 0, 1)

@@ -94,12 +94,24 @@ def serving(run: Bench, runner: str) -> Iterator[str]:
     with ExitStack() as stack:
         broker = ("--broker", stack.enter_context(_broker(folder)))
         roles = {"api": (*broker, *model, *front), "talker": (*broker, *model), "acoustic": (*broker, *model)}
+        modules = {role: ("compose.cli", role, *flags) for role, flags in roles.items()}
+        until = min(run.deadline, time.monotonic() + _READY_S)
+        yield stack.enter_context(served_by(modules, port, folder, until))
+
+
+@contextmanager
+def served_by(modules: dict[str, tuple[str, ...]], port: int, folder: Path, until: float) -> Iterator[str]:
+    """The URL of a server made up of these modules, by role, once it is ready; their logs go to the folder.
+
+    Raises:
+        NotRun: one ended, or they were not ready by `until`, on the clock of `time.monotonic`.
+    """
+    with ExitStack() as stack:
         processes = {
-            role: stack.enter_context(_process(("compose.cli", role, *flags), folder / f"{role}.log"))
-            for role, flags in roles.items()
+            role: stack.enter_context(_process(module, folder / f"{role}.log")) for role, module in modules.items()
         }
         url = f"http://127.0.0.1:{port}"
-        _await_ready(url, processes, min(run.deadline, time.monotonic() + _READY_S), folder)
+        _await_ready(url, processes, until, folder)
         yield url
 
 

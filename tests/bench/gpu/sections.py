@@ -277,10 +277,14 @@ def acoustic(bench: Bench) -> None:
         for row in timed:
             sound = np.array(row.pop("sound"), np.float64)
             exact = sound if exact is None else exact
-            error = float(np.mean((sound - exact) ** 2))
-            below = f"{10 * math.log10(float(np.mean(exact**2)) / error):.1f}" if error else "exact"
-            rows.append({"options": name, **row, "dB over the error": below})
+            rows.append({"options": name, **row, "dB over the error": _over_the_error(exact, sound)})
         bench.put("acoustic", rows, notes)
+
+
+def _over_the_error(exact: np.ndarray, sound: np.ndarray) -> str:
+    """How far the sound is above its difference from the exact one, in dB."""
+    error = float(np.mean((sound - exact) ** 2))
+    return f"{10 * math.log10(float(np.mean(exact**2)) / error):.1f}" if error else "exact"
 
 
 def _calls_of_code2wav(bench: Bench) -> None:
@@ -291,10 +295,8 @@ def _calls_of_code2wav(bench: Bench) -> None:
         tree = bench.tree("torch", {"acoustic": {"options": {"dtype": dtype, "batch": batch}}})
         for row in bench.kept("acoustic", f"{dtype}, {batch}", notes, "calls", tree, measured=bench.plan.windows * 4):
             sound = np.array(row.pop("sound"), np.float64)
-            exact.setdefault(row["frames"], sound)
-            error = float(np.mean((sound - exact[row["frames"]]) ** 2))
-            below = f"{10 * math.log10(float(np.mean(exact[row['frames']] ** 2)) / error):.1f}" if error else "exact"
-            rows.append({"dtype": dtype, "batch": batch, **row, "dB over the error": below})
+            error = _over_the_error(exact.setdefault(row["frames"], sound), sound)
+            rows.append({"dtype": dtype, "batch": batch, **row, "dB over the error": error})
         bench.put("acoustic", rows, notes)
 
 
