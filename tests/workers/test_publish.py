@@ -100,6 +100,19 @@ def test_a_batch_is_in_the_logs_in_its_order(publisher, client, leases):
     assert sorted(pointed) == ["job_a", "job_b"]
 
 
+def test_a_span_is_in_its_log_before_anything_points_to_it(publisher, client, leases):
+    exchange, found = publisher._run._exchange, {}
+
+    def look(calls, then):
+        found.update({call.args[1]: written(client, call.args[1]) for call in calls if call.script == "pointer"})
+        return exchange(calls, then)
+
+    publisher._run._exchange = look
+    log.Scripts(client)(log.append(ev.JobCancelled(by_whom="me"), job="job_c", by="api", ttl_ms=60_000))
+    publish(publisher, [span(leases[job], 0) for job in JOBS])
+    assert found == {"job_a": ["span.window0"], "job_b": ["span.window0"]}
+
+
 def test_it_takes_few_exchanges(publisher, leases):
     exchanges, exchange = [], publisher._run._exchange
     publisher._run._exchange = lambda calls, then: exchanges.append(len(calls)) or exchange(calls, then)
