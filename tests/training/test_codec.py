@@ -1,0 +1,81 @@
+"""Codebooks learn what falls to them, and each one after the first says what the ones before it left."""
+
+import torch
+
+from tests.training.small import DECODER
+from workers.models.qwen3_tts.config import FRAME_SAMPLES
+from workers.training.codec import Codec
+
+
+def codec():
+    torch.manual_seed(0)
+    return Codec(DECODER)
+
+
+def test_sound_is_coded_frame_by_frame_and_comes_back():
+    trained = codec()
+    sound = torch.randn(2, 6 * FRAME_SAMPLES) * 0.1
+    made, commit = trained(sound)
+    assert made.shape == sound.shape
+    assert trained.encode(sound).shape == (2, 6, DECODER.codebooks)
+    (made.square().mean() + commit).backward()
+    missing = [name for name, p in trained.named_parameters() if p.requires_grad and p.grad is None]
+    assert missing == []
+
+
+def test_each_book_brings_the_latents_nearer():
+    trained = codec()
+    latents = torch.randn(4, 256, DECODER.codebook_width)
+    target = latents.flatten(0, 1)
+    trained.first.input_proj.weight.data = torch.linalg.pinv(
+        trained.decoder.quantizer.rvq_first.output_proj.weight[..., 0]
+    )
+    trained.rest.input_proj.weight.data = torch.linalg.pinv(
+        trained.decoder.quantizer.rvq_rest.output_proj.weight[..., 0]
+    )
+    for _ in range(300):
+        trained.quantise(latents)
+    trained.eval()
+    # Half of the width is all that a book of half the width can say.
+    in_reach = [
+        books.input_proj(target) @ published.output_proj.weight[..., 0].T
+        for books, published in ((trained.first, trained.decoder.quantizer.rvq_first),)
+    ][0]
+    errors = []
+    for kept in (1, 3, 8):
+        coded = trained.quantise(latents, torch.full((4,), kept))
+        errors.append((coded.latents.flatten(0, 1) - target).square().mean().item())
+    assert errors[0] < target.square().mean() + in_reach.square().mean()
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 0.9 * errors[0]
+
+
+def test_entries_are_the_means_of_what_fell_to_them():
+    trained = codec().train()
+    vectors = torch.randn(512, DECODER.codebook_width)
+    for _ in range(400):
+        trained.first(vectors)
+    trained.eval()
+    projected = trained.first.input_proj(vectors)
+    codes = trained.first(vectors).codes[:, 0]
+    entries = trained.first._books[0].means()
+    for code in codes.unique():
+        torch.testing.assert_close(entries[code], projected[codes == code].mean(dim=0), atol=0.1, rtol=0)
+
+
+def test_an_entry_that_is_never_used_begins_anew():
+    trained = codec().train()
+    book = trained.first._books[0]
+    book.embedding_sum.data[0] = 1e3  # where nothing falls to it
+    vectors = torch.randn(512, DECODER.codebook_width)
+    for _ in range(400):
+        trained.first(vectors)
+    assert book.means()[0].abs().max() < 10
+
+
+def test_fewer_books_give_other_sound_and_no_nan():
+    trained = codec().eval()
+    latents = torch.randn(1, 8, DECODER.codebook_width)
+    of_one, of_all = (trained.quantise(latents, torch.tensor([kept])).latents for kept in (1, 8))
+    assert not torch.equal(of_one, of_all)
+    assert torch.equal(trained.quantise(latents).latents, of_all)

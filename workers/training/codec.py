@@ -1,0 +1,183 @@
+"""The codec: sound to codes and back. Its second half is Code2Wav; its first half is needed in training alone.
+
+The encoder sees what comes: it reads a mel spectrogram and may look ahead, so that a frame's codes can prepare the next
+one. Code2Wav sees the past alone.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from workers.models.qwen3_tts.code2wav import Code2Wav
+from workers.models.qwen3_tts.code2wav_quantizer import ResidualQuantizer
+from workers.models.qwen3_tts.code2wav_sizes import Code2WavSizes
+from workers.models.qwen3_tts.config import FRAME_SAMPLES
+from workers.training.code2wav_forward import sound_of
+from workers.training.spectra import LogMel
+
+_MELS = 100
+_HOP = 240
+_STRIDES = (2, 2, 2)  # from mel frames to codes: 240 * 8 samples are a frame
+_DECAY = 0.99  # of a codebook's averages
+_DEAD = 0.1  # an entry that is used less often than so, on average, begins anew
+
+
+class _ConvNeXt(nn.Module):
+    """Of both directions of time."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.mix = nn.Conv1d(channels, channels, 7, padding=3, groups=channels)
+        self.norm = nn.LayerNorm(channels)
+        self.widen = nn.Linear(channels, 4 * channels)
+        self.narrow = nn.Linear(4 * channels, channels)
+        self.gain = nn.Parameter(torch.full((channels,), 0.1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, channels, T) -> the same shape."""
+        branch = self.norm(self.mix(x).transpose(1, 2))
+        return x + (self.gain * self.narrow(F.gelu(self.widen(branch)))).transpose(1, 2)
+
+
+class Encoder(nn.Module):
+    """Sound -> a latent a frame.
+
+    Args:
+        width: of the latents.
+        channels: of its layers.
+        depth: blocks at each rate.
+    """
+
+    def __init__(self, width: int, channels: int = 256, depth: int = 3) -> None:
+        super().__init__()
+        self.spectrum = LogMel(fft=1024, hop=_HOP, mels=_MELS)
+        layers: list[nn.Module] = [nn.Conv1d(_MELS, channels, 7, padding=3)]
+        for stride in _STRIDES:
+            layers += [_ConvNeXt(channels) for _ in range(depth)]
+            layers += [nn.Conv1d(channels, channels, 2 * stride, stride, padding=stride // 2)]
+        layers += [_ConvNeXt(channels) for _ in range(depth)]
+        self.layers = nn.Sequential(*layers)
+        self.out = nn.Conv1d(channels, width, 1)
+
+    def forward(self, sound: Tensor) -> Tensor:
+        """(B, frames * 1,920) -> (B, frames, width)."""
+        frames = sound.shape[1] // FRAME_SAMPLES
+        mel = self.spectrum(sound)[..., : frames * FRAME_SAMPLES // _HOP]
+        return self.out(self.layers(mel)).transpose(1, 2)
+
+
+class Coded(NamedTuple):
+    """What a quantizer makes of latents: codes (N, codebooks), their latents (N, width), and the commitment loss."""
+
+    codes: Tensor
+    latents: Tensor
+    loss: Tensor
+
+
+class Books(nn.Module):
+    """A residual quantizer in training: each codebook's entry is the mean of what fell to it of late.
+
+    Args:
+        published: whose codebooks and projection are trained.
+        width: of the latents.
+    """
+
+    def __init__(self, published: ResidualQuantizer, width: int) -> None:
+        super().__init__()
+        books = [layer._codebook for layer in published.vq["layers"]]
+        for book in books:
+            book.requires_grad_(False)
+        self.input_proj = nn.Linear(width, books[0].embedding_sum.shape[1], bias=False)
+        # Whose they are is the decoder; registered here they would be saved twice.
+        self._published = [published]
+        self._books = books
+
+    def forward(self, latents: Tensor, kept: Tensor | None = None) -> Coded:
+        """Quantise (N, width).
+
+        Args:
+            kept: (N,) int64, of each row how many books are used; all without.
+        """
+        with torch.autocast(latents.device.type, enabled=False):
+            return self._quantise(self.input_proj(latents.float()), kept)
+
+    def _quantise(self, rest: Tensor, kept: Tensor | None) -> Coded:
+        """Of projected latents, in float32."""
+        total, loss, codes = torch.zeros_like(rest), rest.new_zeros(()), []
+        for number, book in enumerate(self._books):
+            entries = book.means()
+            code = (rest.detach().square().sum(1, keepdim=True) - 2 * rest.detach() @ entries.T
+                    + entries.square().sum(1)).argmin(dim=1)  # fmt: skip
+            if self.training:
+                self._learn(book, rest.detach(), code)
+            quantised = entries[code]
+            used = torch.ones_like(rest[:, :1]) if kept is None else (number < kept).to(rest)[:, None]
+            loss = loss + (used * (rest - quantised).square()).mean()
+            total = total + used * (rest + (quantised - rest).detach())
+            rest = rest - quantised
+            codes.append(code)
+        latent = F.linear(total, self._published[0].output_proj.weight[:, :, 0])
+        return Coded(torch.stack(codes, dim=1), latent, loss)
+
+    @torch.no_grad()
+    def _learn(self, book: nn.Module, vectors: Tensor, codes: Tensor) -> None:
+        usage = torch.zeros_like(book.cluster_usage).index_add_(0, codes, torch.ones_like(codes, dtype=vectors.dtype))
+        sums = torch.zeros_like(book.embedding_sum).index_add_(0, codes, vectors)
+        book.cluster_usage.lerp_(usage, 1 - _DECAY)
+        book.embedding_sum.lerp_(sums, 1 - _DECAY)
+        dead = book.cluster_usage < _DEAD
+        anew = vectors[torch.randint(len(vectors), dead.shape, device=dead.device)]
+        book.embedding_sum.copy_(torch.where(dead[:, None], anew, book.embedding_sum))
+        book.cluster_usage.masked_fill_(dead, 1.0)
+
+
+class Codec(nn.Module):
+    """Encoder, codebooks and decoder, as they are trained.
+
+    Args:
+        sizes: of Code2Wav.
+    """
+
+    def __init__(self, sizes: Code2WavSizes) -> None:
+        super().__init__()
+        self.sizes = sizes
+        self.decoder = Code2Wav(sizes)
+        width = sizes.codebook_width
+        self.encoder = Encoder(width)
+        self.first = Books(self.decoder.quantizer.rvq_first, width)
+        self.rest = Books(self.decoder.quantizer.rvq_rest, width)
+        for books in (self.first, self.rest):
+            for book in books._books:
+                nn.init.normal_(book.embedding_sum, std=0.3)
+
+    def quantise(self, latents: Tensor, kept: Tensor | None = None) -> Coded:
+        """(B, frames, width) -> codes (B, frames, codebooks), latents (B, frames, width).
+
+        The first book says what it can; the rest, what it left.
+
+        Args:
+            kept: (B,) int64, of each utterance how many codebooks are used, from 1; all without.
+        """
+        flat = latents.flatten(0, 1)
+        first = self.first(flat)
+        of_rest = None if kept is None else (kept - 1).repeat_interleave(latents.shape[1])
+        rest = self.rest(flat - first.latents, of_rest)
+        codes = torch.cat((first.codes, rest.codes), dim=1)
+        shape = latents.shape[:2]
+        return Coded(
+            codes.unflatten(0, shape), (first.latents + rest.latents).unflatten(0, shape), first.loss + rest.loss
+        )
+
+    def forward(self, sound: Tensor, kept: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(B, samples), a whole number of frames -> the sound as decoded again, and the commitment loss."""
+        coded = self.quantise(self.encoder(sound), kept)
+        return sound_of(self.decoder, coded.latents), coded.loss
+
+    @torch.no_grad()
+    def encode(self, sound: Tensor) -> Tensor:
+        """(B, samples) -> (B, frames, codebooks) int64."""
+        return self.quantise(self.encoder(sound)).codes

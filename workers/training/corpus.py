@@ -1,0 +1,110 @@
+"""The corpus: lines of text with their phonemes, and a folder of what was spoken of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from workers.models.qwen3_tts.config import FRAME_SAMPLES, SAMPLE_RATE
+
+if TYPE_CHECKING:
+    from workers.training.teacher import Spoken
+
+SENTENCE_BREAK = "\x1f"  # between the phoneme strings of a line's sentences, in a file of lines
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """number: its id in the corpus. sentences: their phonemes, as Hibari's front end gives them."""
+
+    number: int
+    text: str
+    sentences: tuple[str, ...]
+
+    @property
+    def phonemes(self) -> str:
+        """As the student reads them."""
+        return " ".join(self.sentences)
+
+
+def read_lines(path: Path) -> list[Line]:
+    """Of a file with a number, a text and phonemes in each line, between tabs."""
+    lines = []
+    for row in path.read_text(encoding="utf-8").splitlines():
+        number, text, phonemes = row.split("\t")
+        lines.append(Line(int(number), text, tuple(phonemes.split(SENTENCE_BREAK))))
+    return lines
+
+
+class SpeechWriter:
+    """Writes a folder of speech: all sound in one file, where each line's lies in another."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._pcm = (folder / "speech.pcm").open("wb")
+        self._lines = (folder / "lines.jsonl").open("w", encoding="utf-8")
+        self._samples = 0
+
+    @property
+    def seconds(self) -> float:
+        return self._samples / SAMPLE_RATE
+
+    def add(self, spoken: Spoken) -> None:
+        spoken.pcm.tofile(self._pcm)
+        entry = {
+            "number": spoken.line.number,
+            "phonemes": spoken.line.phonemes,
+            "start": self._samples // FRAME_SAMPLES,
+            "frames": len(spoken.pcm) // FRAME_SAMPLES,
+            "ends": np.round(spoken.ends / FRAME_SAMPLES, 2).tolist(),
+        }
+        self._lines.write(json.dumps(entry, ensure_ascii=False) + "\n")
+        self._samples += len(spoken.pcm)
+
+    def __enter__(self) -> SpeechWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pcm.close()
+        self._lines.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Utterance:
+    """Where a line's speech lies, in frames; ends: of each phoneme, in frames from the utterance's start."""
+
+    number: int
+    phonemes: str
+    start: int
+    frames: int
+    ends: np.ndarray
+
+
+class Speech:
+    """A folder of speech, read as it is needed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.utterances = read_utterances(folder / "lines.jsonl")
+        frames = sum(utterance.frames for utterance in self.utterances)
+        shape = (frames, FRAME_SAMPLES)
+        self.frames = np.memmap(folder / "speech.pcm", np.int16, "r", shape=shape)
+
+    def of(self, utterance: Utterance) -> np.ndarray:
+        """(samples,) int16."""
+        return self.frames[utterance.start : utterance.start + utterance.frames].reshape(-1)
+
+
+def read_utterances(path: Path) -> list[Utterance]:
+    """What `SpeechWriter` wrote of each line; a last line that is still being written is left out."""
+    utterances = []
+    for row in path.read_text(encoding="utf-8").splitlines(keepends=True):
+        if row.endswith("\n"):
+            entry = json.loads(row)
+            entry["ends"] = np.array(entry["ends"], np.float32)
+            utterances.append(Utterance(**entry))
+    return utterances

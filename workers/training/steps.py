@@ -1,0 +1,68 @@
+"""A training step that is captured once, where there is a GPU, and replayed: small models wait for launches otherwise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+# What a step returns: figures by name, tensors of one number.
+Figures = dict[str, Tensor]
+
+_WARM_UP = 3  # steps before the capture, so that whatever is allocated or chosen once has been
+
+
+class CapturedStep:
+    """Runs `step(*inputs)`, which must not wait for the device nor branch on numbers.
+
+    Args:
+        inputs: examples; every call's have their shapes.
+        capture: replay a CUDA graph; without, the step is run as it is.
+    """
+
+    def __init__(self, step: Callable[..., Figures], inputs: tuple[Tensor, ...], *, capture: bool) -> None:
+        self.step = step
+        self._graph: torch.cuda.CUDAGraph | None = None
+        if not capture:
+            return
+        self._inputs = tuple(tensor.clone() for tensor in inputs)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(_WARM_UP):
+                step(*self._inputs)
+        torch.cuda.current_stream().wait_stream(stream)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._figures = step(*self._inputs)
+
+    def __call__(self, *inputs: Tensor) -> Figures:
+        if self._graph is None:
+            return self.step(*inputs)
+        for held, given in zip(self._inputs, inputs, strict=True):
+            held.copy_(given, non_blocking=True)
+        self._graph.replay()
+        return self._figures
+
+
+def optimiser(parameters: list[Tensor], rate: float, *, betas: tuple[float, float], capture: bool) -> torch.optim.AdamW:
+    """AdamW whose learning rate may change between the replays of a captured step."""
+    device = parameters[0].device
+    chosen = torch.tensor(rate, device=device) if capture else rate
+    return torch.optim.AdamW(parameters, chosen, betas=betas, weight_decay=0.01, capturable=capture)
+
+
+def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
+    """Change the learning rate of every group."""
+    for group in optimiser.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
+def remaining(spent: float) -> float:
+    """What is left of the learning rate when a share of the time is spent: a cosine to a twentieth."""
+    return 0.05 + 0.95 * (1 + math.cos(math.pi * min(1.0, spent))) / 2

@@ -1,0 +1,180 @@
+"""Train the codec: `python -m workers.training.train_codec SPEECH OUT --minutes M`.
+
+First by spectra alone; then critics join, who teach it what spectra miss. Time is the budget: the learning rate falls
+to nothing at its end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from workers.models.qwen3_tts.config import FRAME_SAMPLES
+from workers.training import code2wav_forward
+from workers.training.codec import Codec
+from workers.training.corpus import Speech
+from workers.training.discriminators import Discriminators, critics_loss, decoder_losses
+from workers.training.sizes import CODEBOOKS, decoder_sizes
+from workers.training.spectra import SpectralDistance
+from workers.training.steps import CapturedStep, Figures, optimiser, remaining, set_rate
+from workers.training.weights import load_weights, save_weights
+
+_BETAS = (0.8, 0.99)
+_WARM_UP = 200  # steps to the full learning rate
+_SPECTRAL, _COMMIT, _PLEASING, _MATCHING = 15.0, 0.5, 1.0, 2.0
+_HEARD = 12  # frames of each crop that the critics hear
+_AT_START = 0.2  # crops that begin where an utterance does
+_FEWER_BOOKS = 0.25  # crops for which not all codebooks are used
+_CLIP = 10.0
+_EVERY = 100  # steps between two lines of the report
+
+
+class Crops:
+    """Random crops of all speech, which lies on the device.
+
+    Args:
+        batch: crops.
+        frames: of each.
+    """
+
+    def __init__(self, speech: Speech, batch: int, frames: int, device: torch.device) -> None:
+        self._sound = torch.from_numpy(speech.frames[:]).to(device)
+        self._starts = torch.tensor([utterance.start for utterance in speech.utterances], device=device)
+        self._starts = self._starts[self._starts < len(self._sound) - frames]
+        self._batch, self._device = batch, device
+        self._within = torch.arange(frames, device=device)
+
+    def draw(self) -> Tensor:
+        """(batch, frames * 1,920) float32."""
+        last = len(self._sound) - len(self._within)
+        anywhere = torch.randint(last, (self._batch,), device=self._device)
+        begun = self._starts[torch.randint(len(self._starts), (self._batch,), device=self._device)]
+        starts = torch.where(torch.rand(self._batch, device=self._device) < _AT_START, begun, anywhere)
+        return self._sound[starts[:, None] + self._within].flatten(1).float() / 32768
+
+
+class Trainer:
+    """The codec, its critics, and how both are moved."""
+
+    def __init__(self, codec: Codec, critics: Discriminators, rate: float, device: torch.device) -> None:
+        self.codec, self.critics = codec.to(device), critics.to(device)
+        self._distance = SpectralDistance().to(device)
+        self._device = device
+        self.captured = device.type == "cuda"
+        self._moved = [parameter for parameter in codec.parameters() if parameter.requires_grad]
+        self._of_codec = optimiser(self._moved, rate, betas=_BETAS, capture=self.captured)
+        self._of_critics = optimiser(list(critics.parameters()), rate, betas=_BETAS, capture=self.captured)
+        self._rate = rate
+
+    def set_rate(self, share: float) -> None:
+        """Of the full learning rate."""
+        set_rate(self._of_codec, share * self._rate)
+        set_rate(self._of_critics, share * self._rate)
+
+    def by_spectra(self, sound: Tensor) -> Figures:
+        """One step without critics."""
+        with self._autocast():
+            made, commit = self.codec(sound, self._kept(len(sound)))
+        distance = self._distance(made.float(), sound)
+        self._move(self._of_codec, self._moved, _SPECTRAL * distance + _COMMIT * commit)
+        return {"spectral": distance.detach(), "commit": commit.detach()}
+
+    def with_critics(self, sound: Tensor) -> Figures:
+        """One step of the critics, and one of the codec."""
+        with self._autocast():
+            made, commit = self.codec(sound, self._kept(len(sound)))
+            true_heard, made_heard = self._heard(sound, made.float())
+            verdict = critics_loss(self.critics(true_heard), self.critics(made_heard.detach()))
+        self._move(self._of_critics, list(self.critics.parameters()), verdict)
+        with self._autocast():
+            pleasing, matching = decoder_losses(self.critics(true_heard), self.critics(made_heard))
+        distance = self._distance(made.float(), sound)
+        total = _SPECTRAL * distance + _COMMIT * commit + _PLEASING * pleasing + _MATCHING * matching
+        self._move(self._of_codec, self._moved, total)
+        return {
+            "spectral": distance.detach(), "commit": commit.detach(), "critics": verdict.detach(),
+            "pleasing": pleasing.detach(), "matching": matching.detach(),
+        }  # fmt: skip
+
+    def _move(self, optimiser: torch.optim.Optimizer, parameters: list[Tensor], loss: Tensor) -> None:
+        for parameter in parameters:
+            parameter.grad = None
+        gradients = torch.autograd.grad(loss, parameters)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        torch.nn.utils.clip_grad_norm_(parameters, _CLIP)
+        optimiser.step()
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self._device.type, torch.bfloat16, enabled=self.captured)
+
+    def _kept(self, batch: int) -> Tensor:
+        """How many codebooks each crop's sound is made of."""
+        fewer = torch.randint(1, CODEBOOKS, (batch,), device=self._device)
+        all_ = torch.full_like(fewer, CODEBOOKS)
+        return torch.where(torch.rand(batch, device=self._device) < _FEWER_BOOKS, fewer, all_)
+
+    def _heard(self, true: Tensor, made: Tensor) -> tuple[Tensor, Tensor]:
+        """The same random second of each, which begins after the decoder has seen some of its past."""
+        frames = true.shape[1] // FRAME_SAMPLES
+        first = torch.randint(frames - _HEARD + 1, (len(true), 1), device=self._device) * FRAME_SAMPLES
+        at = first + torch.arange(_HEARD * FRAME_SAMPLES, device=self._device)
+        return true.gather(1, at), made.gather(1, at)
+
+
+def train(trainer: Trainer, crops: Crops, out: Path, minutes: float, alone: float) -> None:
+    """Train for so long, the first share `alone` of it without critics, and write the weights."""
+    begun, budget = time.monotonic(), 60 * minutes
+    step, spent, run = 0, 0.0, None
+    while spent < 1:
+        with_critics = spent >= alone
+        if run is None or (with_critics and run.step != trainer.with_critics):
+            chosen = trainer.with_critics if with_critics else trainer.by_spectra
+            run = CapturedStep(chosen, (crops.draw(),), capture=trainer.captured)
+        trainer.set_rate(min(1.0, (step + 1) / _WARM_UP) * remaining(spent))
+        figures = run(crops.draw())
+        step += 1
+        if step % _EVERY == 0:
+            _report(step, figures, time.monotonic() - begun)
+        spent = (time.monotonic() - begun) / budget
+    _report(step, figures, time.monotonic() - begun)
+    save_weights(out, "codec", {"codec": trainer.codec, "critics": trainer.critics})
+
+
+def _report(step: int, figures: Figures, seconds: float) -> None:
+    told = "  ".join(f"{name} {value.item():.4f}" for name, value in figures.items())
+    print(f"step {step}  {seconds:.0f} s  {told}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("speech", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--minutes", type=float, required=True)
+    parser.add_argument("--from", dest="earlier", type=Path, help="the folder of an earlier run to go on from")
+    parser.add_argument("--alone", type=float, default=0.2, help="share of the time before critics join")
+    parser.add_argument("--batch", type=int, default=48)
+    parser.add_argument("--frames", type=int, default=32, help="of a crop")
+    parser.add_argument("--rate", type=float, default=4e-4)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    args = parser.parse_args()
+    device = torch.device(args.device)
+    torch.manual_seed(0)
+    if device.type == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+        torch.backends.cudnn.benchmark = True
+        code2wav_forward.compile_snakes()
+    codec, critics = Codec(decoder_sizes()), Discriminators()
+    if args.earlier is not None:
+        load_weights(args.earlier, "codec", {"codec": codec, "critics": critics})
+    trainer = Trainer(codec, critics, args.rate, device)
+    codec.train()
+    train(trainer, Crops(Speech(args.speech), args.batch, args.frames, device), args.out, args.minutes, args.alone)
+
+
+if __name__ == "__main__":
+    main()
