@@ -82,9 +82,11 @@ async def submit(service: Service, request: Request, owner: str, *, route: str) 
         submitted = await _submitted_before(service, owner, ask, key) if key else None
         if submitted is None:
             order, reference = await _order(service, owner, ask)
+            producer = await service.producer()
+            producer.check_size(order.reserve_bytes)
             if reference is not None:
                 await keep_reference(service, reference, ask.deadline_s)
-            submitted = await (await service.producer()).submit(
+            submitted = await producer.submit(
                 ask.requested(
                     order, reference and reference.voice, owner, traceparent(request.headers.getlist("traceparent"))
                 ),

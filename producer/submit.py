@@ -152,10 +152,14 @@ class Producer:
             await self._point_to(state, held)
         return Submitted(job, state, created=False)
 
+    def check_size(self, reserve_bytes: int) -> None:
+        """Raise TooLarge for a job that would never fit."""
+        if reserve_bytes > self.limits.max_bytes:
+            raise TooLarge(reserve_bytes, self.limits.max_bytes)
+
     async def _reserve(self, job: str, request: JobRequested, bytes_: int) -> None:
         limits = self.limits
-        if bytes_ > limits.max_bytes:
-            raise TooLarge(bytes_, limits.max_bytes)
+        self.check_size(bytes_)
         taken, live, held = await self._run(
             log.reserve(
                 job, bytes_=bytes_, max_jobs=limits.max_jobs, max_bytes=limits.max_bytes, owner=request.owner,

@@ -18,6 +18,7 @@ from broker_schemas import keys
 from broker_schemas.contract import BadField, Order
 from broker_schemas.recordings import RecordingLimits
 from broker_schemas.voices import read_sound
+from producer.submit import Limits
 from tests.api.conftest import serving
 from tests.api.player import HumContract, song
 from tests.api.test_errors import shaped
@@ -248,6 +249,14 @@ async def test_a_refused_request_keeps_no_recording(redis_api):
     for fields in ({"voice": "anna"}, {"tempo": 3}, {"model": "hum"}, {"deadline_s": 0}):
         shaped(await post(redis_api, ref_audio=BASE64, **fields), 400)
     assert not redis_api.broker.client().keys("*sent*")
+
+
+async def test_a_job_that_never_fits_is_refused_before_its_recording_is_kept(real_broker):
+    async with serving(real_broker, CONTRACTS, limits=Limits(max_bytes=999_999)) as api:
+        error = shaped(await post(api, ref_audio=BASE64), 400)
+        assert error["code"] == "job_too_large" and "1,000,000 bytes" in error["message"]
+        assert "shorten input" in error["message"]
+        assert not real_broker.client().keys("*sent*")
 
 
 # --- limits ---------------------------------------------------------------------------------------------------------
