@@ -158,7 +158,8 @@ def as_api_error(error: Exception) -> ApiError:
             message = f"The queue is full: {error}."
             return ApiError(429, message, code="queue_full", headers={"Retry-After": str(error.retry_after)})
         case TooLarge():
-            message = f"This is too large: {error}. Lower max_new_tokens, or have the operator raise --max-bytes."
+            what_to_do = "Lower max_new_tokens or shorten input, or have the operator raise --max-bytes."
+            message = f"This is too large: {error}. {what_to_do}"
             return ApiError(400, message, code="job_too_large", param="max_new_tokens")
         case KeyReused():
             return ApiError(422, f"{error}.", code="idempotency_key_reused", param="Idempotency-Key")

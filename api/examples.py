@@ -80,6 +80,7 @@ JOB = {
     "model": "minimax_music3",
     "input": "[verse]\nThe river knows the way",
     "params": {"instructions": "warm folk ballad, acoustic guitar, female voice", "max_new_tokens": 1500},
+    "voice": None,
     "seed": 7,
     "response_format": None,
     "user": None,

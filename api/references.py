@@ -32,10 +32,14 @@ _SPACE = re.compile(r"\s+")
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The recording of the voice to clone. `ref_text`: what it says, where its voice knows; `content`: None where an
-    uploaded voice has it."""
+    """The recording of the voice to clone.
+
+    voice: the uploaded voice's name, "" for a recording that a request brings. ref_text: what it says, where its voice
+    knows. content: None where an uploaded voice has it.
+    """
 
     sha256: str
+    voice: str = ""
     ref_text: str = ""
     content: bytes | None = None
 
@@ -64,7 +68,7 @@ async def find_reference(service: Service, owner: str, given: Mapping[str, Any])
     found = await find_voice(service.client(), owner, voice.strip())
     if found is None:
         raise BadField("voice", f"You have no voice {quoted(voice)}: {await _those_there_are(service, owner)}")
-    return Reference(found.sha256, found.ref_text)
+    return Reference(found.sha256, found.name, found.ref_text)
 
 
 async def keep_reference(service: Service, reference: Reference, deadline_s: float) -> None:

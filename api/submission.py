@@ -35,12 +35,15 @@ _IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A request that can be served. `body`: the digest of what was sent. `streamed`: None, "sse" or "audio"."""
+    """A request, as far as the api itself reads it.
 
+    given: its fields that are not null. body: the digest of what was sent. streamed: None, "sse" or "audio".
+    """
+
+    given: dict[str, Any]
     body: str
     model: str  # the name it is served under
     contract: Contract
-    order: Order
     seed: int
     deadline_s: float
     response_format: str | None
@@ -48,12 +51,18 @@ class Ask:
     user: str | None
     metadata: dict[str, str] | None
 
-    def requested(self, owner: str, trace: str | None) -> JobRequested:
-        own = {"response_format": self.response_format, "user": self.user, "metadata": self.metadata}
+    def requested(self, order: Order, voice: str | None, owner: str, trace: str | None) -> JobRequested:
+        """The job that it becomes; `voice` is the uploaded one that is cloned."""
+        own = {
+            "response_format": self.response_format,
+            "user": self.user,
+            "metadata": self.metadata,
+            "voice": voice or None,
+        }
         return JobRequested(
             model=self.model,
-            input=self.order.input,
-            params=self.order.params,
+            input=order.input,
+            params=order.params,
             seed=self.seed,
             owner=owner,
             deadline=int((time.time() + self.deadline_s) * 1000),
@@ -63,17 +72,28 @@ class Ask:
 
 
 async def submit(service: Service, request: Request, owner: str, *, route: str) -> tuple[Ask, Submitted]:
-    """Read a request and make it a job; raises ApiError, BadField, Full, TooLarge, KeyReused."""
+    """Read a request and make it a job; raises ApiError, BadField, Full, TooLarge, KeyReused.
+
+    Where its Idempotency-Key has made one already, that is the answer: nothing that it names is looked for again.
+    """
     try:
-        ask, reference = await _ask(service, owner, await _body(request, service.max_body_bytes))
-        if reference is not None:
-            await keep_reference(service, reference, ask.deadline_s)
-        submitted = await (await service.producer()).submit(
-            ask.requested(owner, traceparent(request.headers.getlist("traceparent"))),
-            reserve_bytes=ask.order.reserve_bytes,
-            body=ask.body,
-            idempotency_key=_idempotency_key(request),
-        )
+        ask = _ask(service, await _body(request, service.max_body_bytes))
+        key = _idempotency_key(request)
+        submitted = await _submitted_before(service, owner, ask, key) if key else None
+        if submitted is None:
+            order, reference = await _order(service, owner, ask)
+            producer = await service.producer()
+            producer.check_size(order.reserve_bytes)
+            if reference is not None:
+                await keep_reference(service, reference, ask.deadline_s)
+            submitted = await producer.submit(
+                ask.requested(
+                    order, reference and reference.voice, owner, traceparent(request.headers.getlist("traceparent"))
+                ),
+                reserve_bytes=order.reserve_bytes,
+                body=ask.body,
+                idempotency_key=key,
+            )
     except Exception as error:
         _count_refusal(service, as_api_error(error))
         raise
@@ -81,6 +101,10 @@ async def submit(service: Service, request: Request, owner: str, *, route: str) 
         service.metrics.submissions.labels(ask.model, route).inc()
         service.accepted.add(submitted.id)
     return ask, submitted
+
+
+async def _submitted_before(service: Service, owner: str, ask: Ask, key: str) -> Submitted | None:
+    return await (await service.producer()).submitted_before(owner, body=ask.body, idempotency_key=key)
 
 
 def _count_refusal(service: Service, error: ApiError) -> None:
@@ -127,7 +151,7 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-async def _ask(service: Service, owner: str, body: dict[str, Any]) -> tuple[Ask, Reference | None]:
+def _ask(service: Service, body: dict[str, Any]) -> Ask:
     given = {name: value for name, value in body.items() if value is not None}
     if (voice := _voice_id(given.get("voice"))) is not None:
         given["voice"] = voice
@@ -142,22 +166,26 @@ async def _ask(service: Service, owner: str, body: dict[str, Any]) -> tuple[Ask,
         "user": _text(given, "user", at_most=512),
         "metadata": _metadata(given),
     }
-    reference = await find_reference(service, owner, given) if contract.clones else None
-    asked = {name: value for name, value in given.items() if name not in _OWN} | {"seed": seed}
-    # A tokenizer may take its time. The contract comes first: where it refuses a field it knows what to do instead.
-    order = await asyncio.to_thread(contract.accept, reference.stated(asked) if reference else asked)
-    known = _COMMON | _OWN | _OPENAI | contract.fields
-    for name in given:
-        if name not in known:
-            raise BadField(name, f"{quoted(name)} means nothing to {model}: leave it out. Known: {_listed(known)}.")
     try:
         sent = digest(body)
     except (TypeError, OverflowError):
         message = "The body has a number of more than 64 bits: send a smaller one."
         raise ApiError(400, message, code="invalid_json") from None
-    if reference is not None:
-        order = reference.named(order)
-    return Ask(body=sent, model=model, contract=contract, order=order, seed=seed, **own), reference
+    return Ask(given=given, body=sent, model=model, contract=contract, seed=seed, **own)
+
+
+async def _order(service: Service, owner: str, ask: Ask) -> tuple[Order, Reference | None]:
+    """What the model makes of a request, and whose voice it clones; raises ApiError, BadField."""
+    given, contract = ask.given, ask.contract
+    reference = await find_reference(service, owner, given) if contract.clones else None
+    asked = {name: value for name, value in given.items() if name not in _OWN} | {"seed": ask.seed}
+    # A tokenizer may take its time. The contract comes first: where it refuses a field it knows what to do instead.
+    order = await asyncio.to_thread(contract.accept, reference.stated(asked) if reference else asked)
+    known = _COMMON | _OWN | _OPENAI | contract.fields
+    for name in given:
+        if name not in known:
+            raise BadField(name, f"{quoted(name)} means nothing to {ask.model}: leave it out. Known: {_listed(known)}.")
+    return (reference.named(order) if reference else order), reference
 
 
 def _listed(names: frozenset[str]) -> str:

@@ -22,6 +22,8 @@ def job_view(state: JobState, contract: Contract | None) -> dict[str, Any]:
         "model": request.model,
         "input": request.input,
         "params": request.params,
+        # By name: the model's own or an uploaded one; None where the request brought a recording, or has no voice.
+        "voice": request.extra.get("voice") or request.params.get("voice") or None,
         "seed": request.seed,
         "response_format": request.extra.get("response_format"),
         "user": request.extra.get("user"),

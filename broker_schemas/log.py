@@ -216,6 +216,11 @@ def _kind(payload: Payload) -> tuple[str, int, int]:
     return ("final" if payload.type in FINAL_TYPES else "note"), 0, 0
 
 
+def digest_field(identity: str) -> str:
+    """Where a job's head has the digest of the event of this identity; see append_if.lua."""
+    return f"i:{identity}"
+
+
 def appended(reply: list, payload: Payload, job: str) -> int | None:
     """The event's sequence number; None if it had been written before. Raises Refused."""
     status, seq, detail = reply

@@ -21,6 +21,7 @@ from broker_schemas.heartbeat import broker_ms
 from broker_schemas.job import BrokenLog, JobState
 from producer.follow import Jobs, Unknown
 
+_REUSED = "this Idempotency-Key was used for another request: use a new key for a new request"
 _FINAL_LOOKED_AT = 999  # final jobs, when it is reckoned which of them make room
 
 
@@ -125,16 +126,40 @@ class Producer:
         call = log.append(request, job=job, by=self.name, same_as=digest(body))
         status, *_ = await self._run(call)
         if status == "conflict":
-            raise KeyReused("this Idempotency-Key was used for another request: use a new key for a new request")
+            raise KeyReused(_REUSED)
         state = await self.jobs.state(job)
         if not state.status.final:
             await self._point_to(state, reserve_bytes)
         return Submitted(job, state, created=status == "ok")
 
+    async def submitted_before(self, owner: str, *, body: object, idempotency_key: str) -> Submitted | None:
+        """The job that the owner's Idempotency-Key has made already, as it is; None where there is none.
+
+        Raises KeyReused: it was made of another body.
+        """
+        job = self.ids.new(keys.checked(owner, "owner"), idempotency_key)
+        made_of = await self.client.hget(keys.head(job), log.digest_field(JobRequested.type))
+        if made_of is None:
+            return None
+        if made_of.decode() != digest(body):
+            raise KeyReused(_REUSED)
+        try:
+            state = await self.jobs.state(job)
+        except Unknown:  # its keys have gone since
+            return None
+        if not state.status.final:
+            [held] = await self._held([job])
+            await self._point_to(state, held)
+        return Submitted(job, state, created=False)
+
+    def check_size(self, reserve_bytes: int) -> None:
+        """Raise TooLarge for a job that would never fit."""
+        if reserve_bytes > self.limits.max_bytes:
+            raise TooLarge(reserve_bytes, self.limits.max_bytes)
+
     async def _reserve(self, job: str, request: JobRequested, bytes_: int) -> None:
         limits = self.limits
-        if bytes_ > limits.max_bytes:
-            raise TooLarge(bytes_, limits.max_bytes)
+        self.check_size(bytes_)
         taken, live, held = await self._run(
             log.reserve(
                 job, bytes_=bytes_, max_jobs=limits.max_jobs, max_bytes=limits.max_bytes, owner=request.owner,

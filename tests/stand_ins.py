@@ -35,6 +35,7 @@ PLAN = WindowPlan(200, 100)
 WIDTH = 8
 CODEBOOKS = 8
 RATE = 320  # samples a frame
+ENDLESS = 1_000_000_000  # frames of a song whose end no test waits for, however fast the machine
 QUICK = LeaseSettings(ttl_s=1.0, stall_s=120.0, max_strikes=3, orphan_s=5.0, sweep_s=0.1)
 
 FAMILY = Family(

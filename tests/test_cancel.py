@@ -12,7 +12,7 @@ import pytest
 from broker_schemas import keys
 from broker_schemas.job import Status
 from producer.follow import Chunk, Unknown
-from tests.stand_ins import QUICK, InstantAcoustic, InstantRunner, acoustic, running, sweeper, talker
+from tests.stand_ins import ENDLESS, QUICK, InstantAcoustic, InstantRunner, acoustic, running, sweeper, talker
 from tests.test_pipeline import listen, sha256, submit
 from tests.waiting import PATIENCE_S, reach, until
 
@@ -60,7 +60,7 @@ async def test_while_the_talker_has_rows(producer, broker, stage, held_at):
     runner = InstantRunner(step_s=0.002)
     runner.before_step = lambda: runner.steps == held_at and cancelled.wait(PATIENCE_S)
     with running(talker(broker, runner=runner), acoustic(broker)):
-        job = await submit(producer, frames=9000)
+        job = await submit(producer, frames=ENDLESS)
         await reach(producer, job, stage)
         state = await producer.cancel(job, by_whom="me")
         cancelled.set()
@@ -92,7 +92,7 @@ async def test_after_completion_and_twice(producer, broker):
         job = await submit(producer, frames=50)
         await listen(producer, job)
         assert (await producer.cancel(job, by_whom="me")).status is Status.COMPLETED
-        other = await submit(producer, frames=9000)
+        other = await submit(producer, frames=ENDLESS)
         assert (await producer.cancel(other, by_whom="me")).cancelled_by == "me"
         assert (await producer.cancel(other, by_whom="you")).cancelled_by == "me"
 
@@ -101,7 +101,7 @@ async def test_one_of_four_running_songs(producer, broker):
     with running(talker(broker), acoustic(broker)):
         alone = [sha256((await listen(producer, await submit(producer, seed=n, frames=900)))[1]) for n in (0, 1, 3)]
     with running(talker(broker, runner=InstantRunner(step_s=0.001)), acoustic(broker)):
-        jobs = [await submit(producer, seed=n, frames=9000 if n == 2 else 900) for n in range(4)]
+        jobs = [await submit(producer, seed=n, frames=ENDLESS if n == 2 else 900) for n in range(4)]
         await reach(producer, jobs[2], lambda state: state.chunks >= 1)
         await producer.cancel(jobs[2], by_whom="me")
         heard = [sha256((await listen(producer, job))[1]) for job in jobs]
@@ -131,7 +131,7 @@ async def test_rows_are_freed_at_the_next_step_after_the_tombstone(producer, bro
     late = []
     with running(worker, acoustic(broker)):
         for _ in range(10):
-            job = await submit(producer, frames=9000)
+            job = await submit(producer, frames=ENDLESS)
             await reach(producer, job, lambda state: state.status is Status.TALKING)
             known.clear()
             await producer.cancel(job, by_whom="me")
@@ -144,7 +144,7 @@ async def test_a_missed_tombstone_is_caught_at_the_next_renewal(producer, broker
     worker = talker(broker, runner=InstantRunner(step_s=0.002))
     worker._ownership.signals._note = lambda *_: None
     with running(worker):
-        job = await submit(producer, frames=9000)
+        job = await submit(producer, frames=ENDLESS)
         await reach(producer, job, lambda state: state.status is Status.TALKING)
         await producer.cancel(job, by_whom="me")
         (event,) = await freed(producer, job)
@@ -156,7 +156,7 @@ async def test_nothing_is_left_after_the_ttl(producer, broker):
     producer.limits = type(producer.limits)(ttl_s=0.6)
     sweep = sweeper(broker).sweep
     with running(talker(broker, runner=InstantRunner(step_s=0.001)), acoustic(broker)):
-        cancelled = await submit(producer, frames=9000)
+        cancelled = await submit(producer, frames=ENDLESS)
         await reach(producer, cancelled, lambda state: state.chunks >= 1)
         await producer.cancel(cancelled, by_whom="me")
         done = await submit(producer, frames=250)
@@ -173,7 +173,7 @@ async def test_nothing_is_left_after_the_ttl(producer, broker):
 
 async def test_followers_of_a_cancelled_job_end(producer, broker):
     with running(talker(broker, runner=InstantRunner(step_s=0.002)), acoustic(broker)):
-        job = await submit(producer, frames=9000)
+        job = await submit(producer, frames=ENDLESS)
         heard = []
         async for item in producer.jobs.follow(job):
             if isinstance(item, Chunk):

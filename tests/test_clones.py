@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import threading
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from broker_schemas import keys
 from broker_schemas.job import Status, fold
 from tests.stand_ins import SPEECH, InstantAcoustic, InstantReferences, InstantRunner, acoustic, running, talker
 from tests.test_pipeline import listen, sha256, submit
-from tests.waiting import reach, until
+from tests.waiting import PATIENCE_S, reach, until
 from workers.models.family import Reference
 from workers.talker.artefacts import Artefacts
 
@@ -70,13 +71,18 @@ async def test_a_successor_uses_the_reference_that_the_log_has(producer, broker,
         job = await submit(producer, frames=80, params={"ref_audio": recorded(broker)})
         _, undisturbed = await listen(producer, job)
     with running(acoustic(broker, family=SPEECH, model=model())):
-        with running(talker(broker, family=SPEECH, references=references, runner=InstantRunner(width=0, step_s=0.01))):
+        runner, leaving = InstantRunner(width=0), threading.Event()
+        runner.before_step = lambda: runner.steps == 40 and leaving.wait(PATIENCE_S)
+        with running(talker(broker, family=SPEECH, references=references, runner=runner)) as stop:
             job = await submit(producer, frames=80, params={"ref_audio": recorded(broker)})
             await reach(producer, job, lambda state: state.spans >= 3)
+            stop.set()
+            leaving.set()
         broker.client().delete(keys.recording(recorded(broker)))
         with running(talker(broker, family=SPEECH, references=InstantReferences())):  # which may not encode
             _, chunks = await listen(producer, job)
     assert sha256(chunks) == sha256(undisturbed)
+    assert (await producer.jobs.state(job)).attempts["talker"] == 2
 
 
 async def test_others_go_on_while_a_recording_is_encoded(producer, broker):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 
 import pytest
 
@@ -10,7 +11,7 @@ from broker_schemas import keys
 from broker_schemas.job import Status, fold
 from tests.stand_ins import RAMP, SPEECH, InstantAcoustic, InstantRunner, acoustic, running, talker
 from tests.test_pipeline import listen, sha256, submit
-from tests.waiting import reach
+from tests.waiting import PATIENCE_S, reach, until
 from workers.talker.rows import DoesNotFit
 
 LENGTHS = [1, 2, 3, 4, 7, 8, 31, 32, 56, 57, 100]
@@ -85,17 +86,22 @@ async def test_windows_of_several_jobs_are_decoded_at_once_and_a_broken_one_brea
         alone = [sha256((await listen(producer, job))[1]) for job in jobs]
 
     def break_one(index: int) -> None:
-        if index == 3 and len(model_.batches) > 1 and model_.batches[-1] > 1 and not broken:
+        assert all_are_there.wait(PATIENCE_S)
+        if index == 3 and model_.batches[-1] > 1 and not broken:
             broken.append(index)
             raise RuntimeError("this batch was too much")
 
     broken: list[int] = []
-    model_ = model(batch=4, after_window=break_one, window_s=0.05)  # so slow that all of them come to be there
+    all_are_there = threading.Event()
+    model_ = model(batch=4, after_window=break_one)
     with running(talker(broker, family=SPEECH)):
         jobs = [await submit(producer, frames=90, seed=seed) for seed in seeds]
         for job in jobs:
             await reach(producer, job, lambda state: state.terminal)
-        with running(acoustic(broker, family=SPEECH, model=model_)):
+        worker = acoustic(broker, family=SPEECH, model=model_)
+        with running(worker):
+            await until(lambda: len(worker._sounding) + len(worker._taken) == len(jobs))
+            all_are_there.set()
             heard = [await listen(producer, job) for job in jobs]
     assert [fold(events).status for events, _ in heard] == [Status.COMPLETED] * len(seeds)
     assert [sha256(chunks) for _, chunks in heard] == alone

@@ -13,7 +13,7 @@ from broker_schemas.events import Event
 from broker_schemas.job import Status, fold
 from producer.follow import Chunk
 from tests import stand_ins
-from tests.stand_ins import acoustic, request, running, talker
+from tests.stand_ins import ENDLESS, acoustic, request, running, talker
 from tests.waiting import until
 
 
@@ -102,7 +102,7 @@ async def test_cancel_in_mid_song(producer, broker):
     worker = talker(broker, runner=stand_ins.InstantRunner(step_s=0.002), settings=replace(stand_ins.QUICK, ttl_s=600))
     worker._ownership.leases.renew = lambda: None
     with running(worker, acoustic(broker)):
-        job = await submit(producer, frames=9000)
+        job = await submit(producer, frames=ENDLESS)
         async for item in producer.jobs.follow(job):
             if isinstance(item, Chunk):
                 break

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 from broker_schemas import keys
 from broker_schemas.job import Status
-from tests.stand_ins import InstantAcoustic, InstantRunner, acoustic, each_append, running, talker
+from tests.stand_ins import ENDLESS, InstantAcoustic, InstantRunner, acoustic, each_append, running, talker
 from tests.test_pipeline import listen, sha256, submit
-from tests.waiting import reach, until
+from tests.waiting import PATIENCE_S, reach, until
 
 
 async def test_work_done_again_with_other_bytes_fails_the_job(producer, broker):
@@ -50,7 +51,7 @@ async def test_missing_conditioning_fails_the_job(producer, broker):
 
 
 async def test_a_worker_of_another_profile_leaves_the_job_alone(producer, broker):
-    job = await submit(producer, frames=9000)
+    job = await submit(producer, frames=ENDLESS)
     with running(talker(broker, profile="one", runner=InstantRunner(step_s=0.001))):
         await reach(producer, job, lambda state: state.draws > 0)
     draws = (await producer.jobs.state(job)).draws
@@ -59,7 +60,7 @@ async def test_a_worker_of_another_profile_leaves_the_job_alone(producer, broker
         assert (await producer.jobs.state(job)).draws == draws
         other = await submit(producer, frames=50)
         await reach(producer, other, lambda state: state.terminal)
-    with running(talker(broker, profile="one")):
+    with running(talker(broker, profile="one", runner=InstantRunner(step_s=0.001))):
         await reach(producer, job, lambda state: state.draws > draws)
     await producer.cancel(job, by_whom="test")
 
@@ -72,9 +73,12 @@ async def test_the_talker_admits_no_more_while_the_acoustic_stage_is_behind(prod
         async def talked() -> int:
             return sum([(await producer.jobs.state(job)).terminal for job in jobs])
 
-        await until(lambda: runner.steps and runner.idle)
+        async def two_have_talked() -> bool:
+            return await talked() == 2
+
+        await until(two_have_talked)
         await asyncio.sleep(1.5)
-        assert await until(talked) == 2
+        assert await talked() == 2 and runner.idle
         with running(acoustic(broker)):
             for job in jobs:
                 await reach(producer, job, lambda state: state.status is Status.COMPLETED)
@@ -111,14 +115,21 @@ async def test_windows_are_decoded_one_at_a_time_for_who_runs_dry_first(producer
 
     class Watched(InstantAcoustic):
         def decode(self, window):
+            if not order:
+                all_are_there.wait(PATIENCE_S)
             order.append(f"{window.seed}:{window.index}")
             return super().decode(window)
+
+    all_are_there = threading.Event()
 
     jobs = [await submit(producer, seed=seed, frames=430) for seed in range(3)]
     with running(talker(broker)):
         for job in jobs:
             await reach(producer, job, lambda state: state.terminal)
-    with running(acoustic(broker, model=Watched(window_s=0.05))):
+    worker = acoustic(broker, model=Watched())
+    with running(worker):
+        await until(lambda: len(worker._sounding) + len(worker._taken) == 3)
+        all_are_there.set()
         for job in jobs:
             await listen(producer, job)
     firsts = [order.index(f"{seed}:0") for seed in range(3)]

@@ -16,9 +16,10 @@ from api.settings import ApiSettings
 from broker_schemas import keys
 from broker_schemas.job import Status, fold
 from producer.follow import Chunk
+from tests.crew import holding
 from tests.stand_ins import QUICK
 from tests.tiny_checkpoint import tiny_checkpoint
-from tests.waiting import PATIENCE_S, until
+from tests.waiting import PATIENCE_S, reach, until
 from workers import run
 from workers.models.family import load_family
 from workers.settings import Settings, load
@@ -42,10 +43,13 @@ def settings() -> Settings:
 
 
 @contextmanager
-def serving(broker, settings: Settings, *, talkers: int = 1, acoustics: int = 1, acoustic=None):
-    """Real workers, each in a thread with its own copy of the weights; or around the one `acoustic` stage given."""
+def serving(broker, settings: Settings, *, talkers: int = 1, acoustics: int = 1, talker=None, acoustic=None):
+    """Real workers, each in a thread with its own copy of the weights, or around the `talker` or `acoustic` given."""
     stop = threading.Event()
-    threads = [threading.Thread(target=run.run_talker, args=(broker, settings, stop)) for _ in range(talkers)]
+    threads = [
+        threading.Thread(target=run.run_talker, args=(broker, settings, stop), kwargs={"loaded": talker})
+        for _ in range(talkers)
+    ]
     threads += [
         threading.Thread(target=run.run_acoustic, args=(broker, settings, stop), kwargs={"loaded": acoustic})
         for _ in range(acoustics)
@@ -118,7 +122,8 @@ async def test_one_song_one_sha256(client, real_broker, settings):
             *(sing(client, song) for song in OTHERS[7:]),
         )
         assert batch[7] == alone
-    with serving(real_broker, settings, talkers=2, acoustics=2):
+    few = replace(settings, acoustic=replace(settings.acoustic, max_num_seqs=2))  # so that one cannot take them all
+    with serving(real_broker, few, talkers=2, acoustics=2):
         await until(lambda: real_broker.client().hlen(keys.WORKERS) == 4)
         again = await asyncio.gather(
             *(sing(client, song) for song in OTHERS), sing(client, SONG), sing(client, SONG | {"async_chunk": False})
@@ -143,12 +148,17 @@ async def test_cancelled_while_prefilling(client, real_broker, settings):
     """A long prompt is cut into chunks over several steps; its rows go in between."""
     song = SONG | {"input": LYRICS * 60, "max_new_tokens": 100}
     slow = replace(settings, talker=replace(settings.talker, prefill_chunk=8))
-    with serving(real_broker, slow):
-        running = asyncio.create_task(sing(client, SONG | {"max_new_tokens": 120}))
+    talker = run.load_talker(slow)
+    with (
+        serving(real_broker, slow, talker=talker),
+        holding(talker.runner, lambda: talker.runner.steps == 20) as (held, let_go),
+    ):
         job = (await client.post("/v1/jobs", json=song)).json()["id"]
-        while (await client.producer.jobs.state(job)).status is Status.QUEUED:
-            await asyncio.sleep(0.005)
+        running = asyncio.create_task(sing(client, SONG | {"max_new_tokens": 120}))
+        await until(held.is_set)
+        await reach(client.producer, job, lambda state: state.status is Status.TALKING)
         assert (await client.delete(f"/v1/jobs/{job}")).json()["status"] == "cancelled"
+        let_go.set()
         beside = await running
         assert await sing(client, SONG | {"max_new_tokens": 120}) == beside
         state = await client.producer.jobs.state(job)

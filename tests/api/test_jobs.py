@@ -7,10 +7,11 @@ import time
 
 import pytest
 
+from api import jobs
 from broker_schemas import keys
 from broker_schemas.codec import pack, unpack
 from tests.api.conftest import serving
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 
 async def test_a_submitted_job_is_in_the_log_with_all_that_its_sound_depends_on(api):
@@ -72,9 +73,23 @@ async def test_queue_positions_count_those_before(api):
     assert positions == [None, 1, 2]
 
 
-async def test_wait_holds_until_the_job_changes(api):
+@pytest.fixture
+def held(monkeypatch) -> asyncio.Event:
+    """Set when a request has begun to wait for its job to change."""
+    begun, changed = asyncio.Event(), jobs._changed
+
+    async def noted(*args):
+        begun.set()
+        return await changed(*args)
+
+    monkeypatch.setattr(jobs, "_changed", noted)
+    return begun
+
+
+async def test_wait_holds_until_the_job_changes(api, held):
     job = await api.submit()
     waiting = asyncio.create_task(api.http.get(job["links"]["self"], params={"wait": 60}))
+    await asyncio.wait_for(held.wait(), PATIENCE_S)
     await asyncio.sleep(0.3)
     assert not waiting.done()
     began = time.monotonic()
@@ -94,10 +109,10 @@ async def test_wait_ends_when_time_is_out_or_nothing_can_change(api):
     assert time.monotonic() - began < 30
 
 
-async def test_a_waiting_client_is_answered_when_the_api_stops(api):
+async def test_a_waiting_client_is_answered_when_the_api_stops(api, held):
     job = await api.submit()
     waiting = asyncio.create_task(api.http.get(job["links"]["self"], params={"wait": 60}))
-    await asyncio.sleep(0.3)
+    await asyncio.wait_for(held.wait(), PATIENCE_S)
     began = time.monotonic()
     api.server.should_exit = True
     answer = await waiting
@@ -267,7 +282,7 @@ async def test_the_log_is_followed_as_an_event_stream(api):
 
     following = asyncio.create_task(follow(1))
     await asyncio.to_thread(player.play, 5, 1)
-    await asyncio.wait_for(following, 10)
+    await asyncio.wait_for(following, PATIENCE_S)
     assert types == ["job.admitted", "job.admitted", "span.terminal", "audio.chunk", "job.completed"]
     as_json = {"Accept": "application/json, text/event-stream;q=0.5"}
     assert (await api.http.get(job["links"]["events"], headers=as_json)).json()["object"] == "list"
@@ -347,7 +362,7 @@ async def test_counting_goes_on_after_an_error(redis_api):
         raise RuntimeError("once")
 
     service.client = breaks
-    await asyncio.wait_for(failed.wait(), 5)
+    await asyncio.wait_for(failed.wait(), PATIENCE_S)
     await asyncio.to_thread(redis_api.player(job).play, 5, 1)
 
     async def counted():

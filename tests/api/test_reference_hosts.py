@@ -98,6 +98,21 @@ async def test_a_recording_by_url_is_the_recording(broker):
             assert "allow the host" in shaped(await api.http.post("/v1/jobs", json=elsewhere), 400)["message"]
 
 
+async def test_a_key_that_comes_again_gives_its_job_though_the_url_is_dead(real_broker):
+    fetched = []
+    async with web(lambda path: fetched.append(path) or ok(SOUND)) as port:
+        async with serving(real_broker, CONTRACTS, reference_hosts=(f"localhost:{port}",)) as api:
+            body = {"model": "parrot", "input": "la", "ref_audio": f"http://localhost:{port}/a.wav"}
+            first, again = [
+                await api.http.post("/v1/jobs", json=body, headers={"Idempotency-Key": "k"}) for _ in range(2)
+            ]
+    assert (first.status_code, again.status_code, again.json()) == (202, 200, first.json())
+    assert fetched == ["/a.wav"]
+    async with serving(real_broker, CONTRACTS) as api:  # where nothing may be fetched at all
+        last = await api.http.post("/v1/jobs", json=body, headers={"Idempotency-Key": "k"})
+        assert last.json() == first.json()
+
+
 async def test_what_lies_there_must_be_a_recording(real_broker):
     async with web(lambda path: ok(b"<html>")) as port:
         async with serving(real_broker, CONTRACTS, reference_hosts=(f"localhost:{port}",)) as api:

@@ -18,8 +18,9 @@ from broker_schemas import keys
 from broker_schemas.contract import BadField, Order
 from broker_schemas.recordings import RecordingLimits
 from broker_schemas.voices import read_sound
+from producer.submit import Limits
 from tests.api.conftest import serving
-from tests.api.player import HumContract
+from tests.api.player import HumContract, song
 from tests.api.test_errors import shaped
 from tests.api.test_voices import SOUND, names, upload, wav
 
@@ -203,6 +204,19 @@ async def test_deleting_a_voice_takes_no_requests_recording(api):
         read_sound(api.broker.client(), SHA256)
 
 
+async def test_a_job_names_the_voice_that_it_was_made_with(api):
+    await upload(api, "Anna")
+    uploaded = (await post(api, voice=" ANNA ")).json()
+    brought = (await post(api, ref_audio=BASE64)).json()
+    own = (await post(api, model="choir", voice="vera")).json()
+    none = (await post(api, model="hum")).json()
+    assert [job["voice"] for job in (uploaded, brought, own, none)] == ["Anna", None, "vera", None]
+    assert uploaded["params"] == brought["params"], "what it sounds like is the recording's affair alone"
+    for job in (uploaded, brought):
+        shown = await api.http.get(job["links"]["self"])
+        assert shown.json()["voice"] == job["voice"] and BASE64[:64] not in shown.text
+
+
 async def test_what_a_request_brings_is_no_voice(redis_api):
     await post(redis_api, ref_audio=BASE64)
     assert await names(redis_api) == ["boris", "vera"]
@@ -235,6 +249,14 @@ async def test_a_refused_request_keeps_no_recording(redis_api):
     for fields in ({"voice": "anna"}, {"tempo": 3}, {"model": "hum"}, {"deadline_s": 0}):
         shaped(await post(redis_api, ref_audio=BASE64, **fields), 400)
     assert not redis_api.broker.client().keys("*sent*")
+
+
+async def test_a_job_that_never_fits_is_refused_before_its_recording_is_kept(real_broker):
+    async with serving(real_broker, CONTRACTS, limits=Limits(max_bytes=999_999)) as api:
+        error = shaped(await post(api, ref_audio=BASE64), 400)
+        assert error["code"] == "job_too_large" and "1,000,000 bytes" in error["message"]
+        assert "shorten input" in error["message"]
+        assert not real_broker.client().keys("*sent*")
 
 
 # --- limits ---------------------------------------------------------------------------------------------------------
@@ -292,6 +314,39 @@ async def test_an_idempotency_key_knows_the_recording(redis_api):
     assert (await post(redis_api, headers=again, ref_audio=BASE64)).json()["id"] == first.json()["id"]
     other = base64.b64encode(wav(300)).decode()
     assert shaped(await post(redis_api, headers=again, ref_audio=other), 422)["code"] == "idempotency_key_reused"
+
+
+async def test_a_key_that_comes_again_gives_its_job_though_the_voice_is_gone(api):
+    again = {"Idempotency-Key": "k"}
+    await upload(api, ref_text=SAID)
+    first = (await post(api, headers=again, voice="anna")).json()
+    await api.http.delete("/v1/audio/voices/anna")
+    second = await post(api, headers=again, voice="anna")
+    assert (second.status_code, second.json()) == (200, first)
+    assert shaped(await post(api, voice="anna"), 400)["param"] == "voice", "who comes without the key is told"
+    await upload(api, sound=wav(300))
+    assert (await post(api, headers=again, voice="anna")).json() == first, "nor is the new voice of that name taken"
+    other = await post(api, headers=again, voice="bert")
+    assert shaped(other, 422)["code"] == "idempotency_key_reused", "and no voice of the other body is looked for"
+
+
+async def test_speech_that_is_asked_for_again_is_heard_though_its_voice_is_gone(api):
+    again, body = {"Idempotency-Key": "k"}, BODY | {"voice": "anna", "response_format": "pcm"}
+    await upload(api)
+    job = (await post(api, headers=again, voice="anna", response_format="pcm")).json()
+    await api.http.delete("/v1/audio/voices/anna")
+    await asyncio.to_thread(api.player(job).play, 5, 1)
+    answer = await api.http.post("/v1/audio/speech", json=body, headers=again)
+    assert (answer.status_code, answer.headers["songline-job"]) == (200, job["id"])
+    assert answer.content == song(5, 1)
+
+
+async def test_a_key_that_comes_again_brings_no_recording_again(api):
+    again = {"Idempotency-Key": "k"}
+    first = (await post(api, headers=again, ref_audio=BASE64)).json()
+    api.broker.client().delete(keys.sent_recording(SHA256))
+    assert (await post(api, headers=again, ref_audio=BASE64)).json() == first
+    assert not api.broker.client().exists(keys.sent_recording(SHA256))
 
 
 # --- what there is --------------------------------------------------------------------------------------------------

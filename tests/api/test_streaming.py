@@ -58,6 +58,11 @@ async def listen(api, job, *, last_event_id=None, chunks=None, heard=None) -> He
     return heard
 
 
+async def subscribers(api, count: int) -> bool:
+    """Whether so many hear a stream of events now."""
+    return f'songline_stream_subscribers{{kind="sse"}} {count}.0' in (await api.http.get("/metrics")).text
+
+
 async def test_chunks_come_as_they_are_made(api):
     job = await api.submit()
     heard = Heard()
@@ -131,7 +136,7 @@ async def test_the_last_event_tells_how_it_ended(api, end):
 async def test_a_purged_job_ends_its_streams(api):
     job = await api.submit()
     listening = asyncio.create_task(listen(api, job))
-    await asyncio.sleep(0.2)
+    await until(lambda: subscribers(api, 1))
     await api.http.delete(job["links"]["self"], params={"purge": True})
     assert (await asyncio.wait_for(listening, PATIENCE_S)).end in ("expired", "cancelled")
 
@@ -215,14 +220,10 @@ async def test_a_slow_listener_holds_up_nobody(api):
 async def test_subscribers_are_counted_and_let_go(api):
     job = await api.submit()
     listening = [asyncio.create_task(listen(api, job)) for _ in range(3)]
-
-    async def subscribers(count: int):
-        return f'songline_stream_subscribers{{kind="sse"}} {count}.0' in (await api.http.get("/metrics")).text
-
-    await until(lambda: subscribers(3))
+    await until(lambda: subscribers(api, 3))
     for task in listening:
         task.cancel()
-    await until(lambda: subscribers(0))
+    await until(lambda: subscribers(api, 0))
     assert (await api.http.get(job["links"]["self"])).json()["status"] == "queued"
 
 
@@ -296,7 +297,7 @@ async def test_a_stopping_api_ends_its_streams_and_cancels_nothing(broker):
     async with serving(broker) as api:
         job = await api.submit()
         listening = asyncio.create_task(listen(api, job))
-        await asyncio.sleep(0.2)
+        await until(lambda: subscribers(api, 1))
         began = time.monotonic()
         api.server.should_exit = True
         await asyncio.gather(listening, return_exceptions=True)

@@ -8,6 +8,7 @@ import itertools
 import random
 import signal
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -58,14 +59,17 @@ def done(state: JobState, role: str) -> int:
     return state.spans if role == "talker" else state.chunks
 
 
-async def freeze_at_work(patron, nursery, job: str, pid: int, role: str, *, after: int, of: int) -> bool:
-    """Freeze the role's only worker once the job's log has `after` of its `of` spans or chunks.
+async def freeze_at_work(
+    patron, nursery, job: str, pid: int, role: str, *, after: int, of: int,
+    begun: Callable[[JobState], object] = lambda state: True,
+) -> bool:  # fmt: skip
+    """Freeze the role's only worker once the job's log has `after` of its `of` spans or chunks, and has `begun`.
 
     False where the last of them was written before it stood still; it goes on then. A worker that stands still in
     mid-song cannot finish it, however slow the machine.
     """
     state = await patron.jobs.state(job)
-    while not state.status.final and (role not in state.admitted_at or done(state, role) < after):
+    while not state.status.final and (role not in state.admitted_at or done(state, role) < after or not begun(state)):
         await asyncio.sleep(0.005)
         state = await patron.jobs.state(job)
     nursery.kill(pid, signal.SIGSTOP)

@@ -60,11 +60,11 @@ async def test_kill_9_of_the_talker(patron, nursery, whole):
 async def test_kill_9_of_a_talker_whose_spans_come_all_at_the_end(patron, nursery, whole):
     """The frames that it has made are in the log hop by hop; the others are drawn anew."""
     (_, expected), talker = whole, nursery.pids[0]
-    job = await submit(patron, nursery, async_chunk=False)
-    state = await reach(patron, job, lambda state: state.draws)
-    nursery.kill(talker, signal.SIGSTOP)
-    await patron.client.ping()
-    assert not state.terminal and not (await patron.jobs.state(job)).terminal
+    while not await freeze_at_work(
+        patron, nursery, job := await submit(patron, nursery, async_chunk=False), talker, keys.TALKER, after=0, of=1,
+        begun=lambda state: state.draws,
+    ):  # fmt: skip
+        await outcome(patron, job)
     nursery.kill(talker)
     nursery.start(keys.TALKER)
     await handed_on(patron, job, expected, keys.TALKER)

@@ -12,7 +12,7 @@ import yaml
 
 from broker_schemas import keys
 from tests.chaos.conftest import Nursery
-from tests.chaos.test_kills import done, handed_on, outcome, submit, submit_and_freeze, undisturbed
+from tests.chaos.test_kills import done, freeze_at_work, handed_on, outcome, submit, submit_and_freeze, undisturbed
 from tests.compose.conftest import songline
 from tests.redis_server import RedisServer
 from tests.tiny_checkpoint import tiny_checkpoint
@@ -102,14 +102,21 @@ async def test_the_command_killed_and_taken_over_by_another_of_its_kind(patron, 
             return await patron.client.hlen(keys.WORKERS) == len(processes)
 
         await until(all_there)
-        _, expected = await outcome(patron, await submit(patron, nursery))
-        job = await submit(patron, nursery)
-        await reach(patron, job, lambda state: state.spans)
-        victim = next(
-            event.by
-            for event in await patron.jobs.events(job)
-            if event.type == "job.admitted" and event.data["role"] == keys.TALKER
-        )
+        song, expected = await outcome(patron, await submit(patron, nursery))
+
+        async def talked_by(job: str) -> str:
+            await reach(patron, job, lambda state: keys.TALKER in state.admitted_at)
+            return next(
+                event.by
+                for event in await patron.jobs.events(job)
+                if event.type == "job.admitted" and event.data["role"] == keys.TALKER
+            )
+
+        while not await freeze_at_work(
+            patron, nursery, job := await submit(patron, nursery), processes[victim := await talked_by(job)].pid,
+            keys.TALKER, after=1, of=done(song, keys.TALKER),
+        ):  # fmt: skip
+            await outcome(patron, job)
         os.kill(processes[victim].pid, signal.SIGKILL)
         assert processes[victim].wait(PATIENCE_S) == -signal.SIGKILL
         await handed_on(patron, job, expected, keys.TALKER)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from compose import checkpoint
 from tests.ports import free_port
 from tests.waiting import PATIENCE_S
+from workers.models.minimax_music3.checkpoint import SIZES
 
 # Where there is a GPU too: a tiny checkpoint is served without one.
 os.environ.setdefault("SONGLINE_PLATFORM", "cpu")
@@ -21,9 +23,11 @@ os.environ.setdefault("SONGLINE_PLATFORM", "cpu")
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory):
-    """A tiny random checkpoint."""
+    """A tiny random checkpoint, whose songs end at their max_new_tokens and never before."""
     folder = tmp_path_factory.mktemp("checkpoints") / "tiny"
-    checkpoint.make("minimax_music3", "tiny", 0, folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SIZES, "tiny", replace(SIZES["tiny"], end_scale=0.0))
+        checkpoint.make("minimax_music3", "tiny", 0, folder)
     return folder
 
 

@@ -5,13 +5,17 @@ import time
 
 import pytest
 
+from broker_schemas import keys
+from broker_schemas.connection import RedisBroker
+from broker_schemas.events import decode
 from tests.compose.conftest import await_ready, http, run, serving, songline
 from tests.ports import free_port
 from tests.redis_server import BINARY, RedisServer
 from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.redis, pytest.mark.skipif(not BINARY, reason="needs a redis-server binary")]
-BODY = {"model": "minimax_music3", "input": "[verse]\nla", "instructions": "a ballad", "seed": 5, "max_new_tokens": 120}
+BODY = {"model": "minimax_music3", "input": "[verse]\nla", "instructions": "a ballad", "seed": 5, "max_new_tokens": 60}
+LONG = {**BODY, "max_new_tokens": 450}
 
 
 @pytest.fixture(scope="module")
@@ -58,14 +62,31 @@ def test_roles_in_processes_of_their_own(broker, tiny):
         assert sung(url) == apart
 
 
+def logged(broker, job):
+    """The types of the job's events."""
+    return [decode(entry[b"e"]).type for _, entry in RedisBroker(broker).client().xrange(keys.log(job))]
+
+
+def frozen_in_mid_song(process, url, broker):
+    """A job of which some is sung and some is not, in a process that stands still."""
+    while True:
+        job = http.post(f"{url}/v1/jobs", json=LONG).raise_for_status().json()["id"]
+        deadline = time.monotonic() + PATIENCE_S
+        while "span.window" not in logged(broker, job) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGSTOP)
+        if "span.terminal" not in logged(broker, job):
+            return job
+        process.send_signal(signal.SIGCONT)
+
+
 def test_jobs_survive_the_process_that_served_them(broker, tiny):
     flags = ["--broker", broker, "--checkpoint", tiny]
     with serving("up", *flags) as (process, url):
-        job = http.post(f"{url}/v1/jobs", json={**BODY, "max_new_tokens": 400}).raise_for_status().json()["id"]
-        deadline = time.monotonic() + PATIENCE_S
-        while not http.get(f"{url}/v1/jobs/{job}").json()["frames"] and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert stopped(process) == 0
+        job = frozen_in_mid_song(process, url, broker)
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(PATIENCE_S) == 0
     with serving("up", *flags) as (_, url):
         code, _, errors = run("follow", job, url=url)
         assert code == 0, errors
@@ -75,5 +96,5 @@ def test_jobs_survive_the_process_that_served_them(broker, tiny):
             if event["type"] == "job.resumed"
         ]
         log = http.get(f"{url}/v1/jobs/{job}/audio", params={"format": "pcm"}).content
-        assert log == sung(url, max_new_tokens=400)
+        assert log == sung(url, **LONG)
         assert resumed

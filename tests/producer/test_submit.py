@@ -16,10 +16,28 @@ async def test_the_same_idempotency_key_is_the_same_job(producer):
     assert other_owner.id != first.id and other_owner.created
 
 
+async def test_what_a_key_has_made_before_is_found_without_a_request(producer, broker):
+    asked = {"body": {"a": 1}, "idempotency_key": "k"}
+    assert await producer.submitted_before("anonymous", **asked) is None
+    first = await producer.submit(request(), reserve_bytes=7, **asked)
+    client = broker.client()
+    # as if a crash had come before the pointer
+    log.Scripts(client)(log.drop_pointer(keys.requests("instant", "anonymous"), first.id, keys.TALKER))
+    again = await producer.submitted_before("anonymous", **asked)
+    assert (again.id, again.state, again.created) == (first.id, first.state, False)
+    assert client.xlen(keys.requests("instant", "anonymous")) == 1
+    assert client.hget(keys.RESERVED, "") == b"7"
+    assert await producer.submitted_before("b", **asked) is None
+    await producer.purge(first.id, "anonymous", by_whom="me")
+    assert await producer.submitted_before("anonymous", **asked) is None
+
+
 async def test_a_reused_key_with_another_body_is_refused(producer, broker):
     await producer.submit(request(), reserve_bytes=1, body={"a": 1}, idempotency_key="k")
     with pytest.raises(KeyReused):
         await producer.submit(request(), reserve_bytes=1, body={"a": 2}, idempotency_key="k")
+    with pytest.raises(KeyReused):
+        await producer.submitted_before("anonymous", body={"a": 2}, idempotency_key="k")
     assert broker.client().zcard(keys.LIVE) == 1
 
 

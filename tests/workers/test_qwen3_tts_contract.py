@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from api.settings import ApiSettings
 from broker_schemas.contract import BadField
 from broker_schemas.events import JobRequested
 from tests.tiny_checkpoint import tiny_checkpoint
@@ -281,6 +282,20 @@ class TestLongText:
         small = SpeechContract(folder, 300)
         assert "in parts" in str(refusal(small, BODY | {"input": "word " * 100}))
         assert SpeechContract(folder, 1_000).accept(BODY | {"input": "word " * 100}).params["passages"]
+
+    @pytest.mark.parametrize("character", ["a", "a ", "好", "9", "𐌰", "ག "])
+    def test_the_longest_text_fits_an_api_s_default_budget(self, contract, character):
+        """Also where each character has several tokens, and whatever its request may ask for."""
+        text = (character * 50_000)[:50_000]
+        order = contract.accept(BODY | {"input": text})
+        most = min(600_000, sum(passage["frames"] for passage in order.params["passages"]))
+        dearest = contract.accept(BODY | {"input": text, "max_new_tokens": most, "first_chunk_frames": 1})
+        assert max(order.reserve_bytes, dearest.reserve_bytes) < 2.3 * 2**30 < ApiSettings().limits.max_bytes
+
+    def test_the_parts_of_a_character_are_no_more_to_say(self, contract):
+        text = "ག" * 50
+        assert len(load_tokenizer(tiny_checkpoint("qwen3_tts")).encode(text).ids) > 50
+        assert contract.accept(BODY | {"input": text}).max_frames == 192 + 12 * 50
 
     def test_a_stated_budget_is_the_jobs(self, contract):
         text = "word " * 1_000

@@ -15,6 +15,7 @@ from broker_schemas.codec import unpack
 from broker_schemas.events import encode_open
 from broker_schemas.job import Status
 from tests.stand_ins import (
+    ENDLESS,
     QUICK,
     InstantAcoustic,
     InstantRunner,
@@ -86,23 +87,38 @@ async def test_a_connection_that_drops_after_the_lease_was_taken(producer, broke
 async def test_a_worker_does_not_take_what_it_has(producer, broker):
     """Its lease lapses while the broker is away, and the bell rings before its keeper renews."""
     runner = InstantRunner(step_s=0.002)
+    jobs, client = [], broker.client()
+
+    def lapse() -> None:
+        if jobs and 300 <= runner.steps < 500 and runner.steps % 10 == 0:
+            client.hset(keys.lease(jobs[0], "talker"), "expires", 1)
+            client.xadd(keys.bell("instant", "talker"), {"job": jobs[0], "why": "lapsed"})
+
+    runner.before_step = lapse
     with running(talker(broker, runner=runner), acoustic(broker)):
         job = await submit(producer, frames=900)
-        await reach(producer, job, lambda state: state.spans >= 1)
-        for _ in range(20):
-            broker.client().hset(keys.lease(job, "talker"), "expires", 1)
-            broker.client().xadd(keys.bell("instant", "talker"), {"job": job, "why": "lapsed"})
-            await asyncio.sleep(0.02)
+        jobs.append(job)
         sound = await completed(producer, job)
     assert sound == await alone(producer, broker, frames=900)
 
 
 async def test_songs_that_were_begun_go_on_though_the_acoustic_stage_is_behind(producer, broker):
+    runner, leaving = InstantRunner(), threading.Event()
+
+    def stay_in_mid_song() -> None:
+        if any(history.draw == 600 for history in runner._jobs.values()):
+            assert leaving.wait(PATIENCE_S)
+
+    runner.before_step = stay_in_mid_song
     with sweeping(broker), running(acoustic(broker)):
-        with running(talker(broker, runner=InstantRunner(step_s=0.002), ready_limit=3)):
-            jobs = [await submit(producer, seed=seed, frames=700) for seed in range(3)]
+        jobs = [await submit(producer, seed=seed, frames=700) for seed in range(3)]
+        with running(talker(broker, runner=runner, ready_limit=3)) as stop:
             for job in jobs:
                 await reach(producer, job, lambda state: state.spans >= 1)
+            stop.set()
+            leaving.set()
+        for job in jobs:
+            assert not (await producer.jobs.state(job)).terminal
         with running(talker(broker, ready_limit=3)):
             for job in jobs:
                 await completed(producer, job)
@@ -290,7 +306,7 @@ async def test_the_publisher_s_own_watchdog_ends_a_stuck_process(broker, produce
 
     append, publisher._append = publisher._append, refuse
     with running(worker):
-        await submit(producer, frames=9000)
+        await submit(producer, frames=ENDLESS)
         await until(ended.is_set)
         publisher._append = append
 
@@ -299,7 +315,7 @@ async def test_the_publisher_s_own_watchdog_ends_a_stuck_process(broker, produce
 async def test_out_of_memory_a_song_can_still_be_cancelled(producer, broker):
     client = broker.client()
     with running(talker(broker, runner=InstantRunner(step_s=0.001)), acoustic(broker)):
-        job = await submit(producer, frames=9000)
+        job = await submit(producer, frames=ENDLESS)
         await reach(producer, job, lambda state: state.chunks >= 2)
         try:
             client.config_set("maxmemory", 1_000_000)
@@ -319,16 +335,19 @@ async def test_songs_without_frames_make_room_for_others(producer, broker):
 
 
 async def test_a_publisher_that_dies_takes_its_worker_down_and_frees_its_jobs(producer, broker):
-    worker = talker(broker, runner=InstantRunner(step_s=0.001))
+    runner, dying = InstantRunner(), threading.Event()
+    runner.before_step = lambda: runner.steps == 1000 and dying.wait(PATIENCE_S)
+    worker = talker(broker, runner=runner)
 
     def die(due, logged):
         raise ZeroDivisionError("in the publisher")
 
     with sweeping(broker):
         with pytest.raises(ZeroDivisionError), running(worker):
-            job = await submit(producer, frames=3000)
+            job = await submit(producer, frames=1500)
             await reach(producer, job, lambda state: state.draws > 0)
             worker._ownership.publisher._append = die
+            dying.set()
             await until(lambda: not worker._ownership._keeper.is_alive())
         assert not worker._ownership.leases.held() and not worker._ownership._keeper.is_alive()
         with running(talker(broker), acoustic(broker)):

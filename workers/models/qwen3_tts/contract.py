@@ -196,7 +196,7 @@ class SpeechContract(Contract):
         room = self._context - prompt
         if body.get("max_new_tokens") is None:
             _check_room(words, room)
-            return min(_wanted(words), self._most_frames, room)
+            return min(_wanted(text, words), self._most_frames, room)
         frames = _asked_frames(body, self._context)
         if frames > room:
             message = (
@@ -224,14 +224,14 @@ class SpeechContract(Contract):
             words = len(encode(self._tokenizer, piece))
             room = half - (words if params["non_streaming_mode"] else 0)
             _check_room(words, room)
-            passages.append(Passage(start, end, min(_wanted(words), self._most_frames, room)))
+            passages.append(Passage(start, end, min(_wanted(piece, words), self._most_frames, room)))
         return passages
 
     def _frames_of_all(self, body: Mapping[str, Any], text: str, passages: list[Passage]) -> int:
         """A long text's frame budget; raises BadField where it is more than the passages may take."""
         most = sum(passage.frames for passage in passages)
         if body.get("max_new_tokens") is None:
-            return min(_wanted(len(encode(self._tokenizer, text))), most)
+            return min(_wanted(text, len(encode(self._tokenizer, text))), most)
         frames = _asked_frames(body, config.MAX_INPUT_CHARS * config.MOST_FRAMES_PER_TOKEN)
         if frames > most:
             message = f"max_new_tokens is {frames:,}, but this input takes {most:,} frames at most: ask for no more."
@@ -270,9 +270,9 @@ def _refuse(body: Mapping[str, Any]) -> None:
         raise BadField(field, f"{field} means nothing to this model: leave it out.")
 
 
-def _wanted(words: int) -> int:
-    """The frame budget of so many tokens of text."""
-    return config.SPARE_FRAMES + config.MOST_FRAMES_PER_TOKEN * words
+def _wanted(text: str, words: int) -> int:
+    """The frame budget of a text of so many tokens; the parts of a character that has several are no more to say."""
+    return config.SPARE_FRAMES + config.MOST_FRAMES_PER_TOKEN * min(words, len(text))
 
 
 def _check_room(words: int, room: int) -> None:
