@@ -11,8 +11,9 @@ from api.server import Server, config
 from api.settings import ApiSettings
 from broker_schemas.connection import Broker
 from compose.checkpoint import family_named
-from compose.trouble import USAGE, Trouble
+from compose.trouble import NO_CHECKPOINT, USAGE, Trouble
 from producer.submit import Limits
+from workers.checkpoints import CheckpointError
 from workers.settings import Settings
 
 
@@ -29,11 +30,13 @@ class ApiServer(Server):
 
 def api_server(args: argparse.Namespace, broker: Broker, settings: Settings) -> ApiServer:
     """The api of one model. Raises Trouble."""
-    contract = family_named(settings.family).contract(settings.checkpoint, settings.talker.max_model_len)
     try:
+        contract = family_named(settings.family).contract(settings.checkpoint, settings.talker.max_model_len)
         app = create_app(broker, {settings.model: contract}, _api_settings(args))
     except ValueError as error:
         raise Trouble(str(error), USAGE) from error
+    except CheckpointError as error:
+        raise Trouble(str(error), NO_CHECKPOINT) from error
     log_level = "debug" if args.log_level == "debug" else "warning"
     grace_s = max(1, int(args.grace))
     return ApiServer(config(app, grace_s=grace_s, log_config=None, log_level=log_level, access_log=False))

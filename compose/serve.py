@@ -27,6 +27,7 @@ _log = logging.getLogger("songline")
 
 def deploy_settings(args: argparse.Namespace, folder: Path, platform: str) -> Settings:
     """The model as the deploy file has it, and then the flags. `platform` is where no flag says. Raises Trouble."""
+    from workers.checkpoints import CheckpointError
     from workers.settings import BadSettings, load
 
     overrides = {}
@@ -36,6 +37,8 @@ def deploy_settings(args: argparse.Namespace, folder: Path, platform: str) -> Se
         return load(str(args.config or args.model), folder, overrides=overrides, platform=args.platform or platform)
     except (BadSettings, LookupError) as error:
         raise Trouble(str(error), USAGE) from error
+    except CheckpointError as error:
+        raise Trouble(str(error), NO_CHECKPOINT) from error
 
 
 def _platform_here() -> str:

@@ -39,9 +39,9 @@ ENDLESS = 1_000_000_000  # frames of a song whose end no test waits for, however
 QUICK = LeaseSettings(ttl_s=1.0, stall_s=120.0, max_strikes=3, orphan_s=5.0, sweep_s=0.1)
 
 FAMILY = Family(
-    name="instant", plan=lambda request: PLAN, longest_span=PLAN.longest_span, codebooks=CODEBOOKS, rows=2,
-    talker_components=(), acoustic_components=(), sizes=(), contract=None, backbone=None, talker=None, acoustic=None,
-    make_checkpoint=None,
+    name="instant", plan=lambda request: PLAN, longest_span=PLAN.longest_span, codebooks=lambda folder: CODEBOOKS,
+    rows=2, talker_components=(), acoustic_components=(), sizes=(), contract=None, backbone=None, talker=None,
+    acoustic=None, make_checkpoint=None,
 )  # fmt: skip
 # As a speech model is: windows that do not overlap, and an acoustic stage that takes codes and keeps no state.
 RAMP = RampPlan((1, 2, 4, 8, 16), 25)

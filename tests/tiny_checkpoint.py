@@ -12,8 +12,8 @@ from workers.models.family import load_family
 
 
 @cache
-def tiny_checkpoint(family: str = "minimax_music3", seed: int = 0) -> Path:
+def tiny_checkpoint(family: str = "minimax_music3", seed: int = 0, size: str = "tiny") -> Path:
     folder = Path(tempfile.mkdtemp(prefix="tiny-checkpoint-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    load_family(family).make_checkpoint(folder, "tiny", seed)
+    load_family(family).make_checkpoint(folder, size, seed)
     return folder

@@ -89,6 +89,7 @@ def load(
 
     Raises:
         BadSettings: an unknown key, a wrong type, or a budget too small; says the number that would do.
+        CheckpointError: the checkpoint's config, by which a budget is judged, is not one of the family.
     """
     if platform not in PLATFORMS:
         raise BadSettings(f"no platform {platform!r}: use one of {', '.join(PLATFORMS)}")
@@ -215,18 +216,21 @@ def _check_type(name: str, wanted: str, value: Any) -> None:
 
 
 def _check(settings: Settings, family: Family) -> None:
-    _check_windows(settings.acoustic, family)
+    _check_windows(settings, family)
     _check_runner(settings.talker)
     _check_steps(settings.talker, family)
 
 
-def _check_windows(acoustic: AcousticSettings, family: Family) -> None:
-    a_row = family.longest_span * family.codebooks
-    budget, needed = acoustic.max_num_batched_tokens, acoustic.max_num_seqs * a_row
-    if budget is not None and budget < needed:
+def _check_windows(settings: Settings, family: Family) -> None:
+    acoustic, budget = settings.acoustic, settings.acoustic.max_num_batched_tokens
+    if budget is None:
+        return
+    codebooks = family.codebooks(settings.checkpoint)
+    needed = acoustic.max_num_seqs * family.longest_span * codebooks
+    if budget < needed:
         raise BadSettings(
             f"acoustic.max_num_batched_tokens is {budget}, and {acoustic.max_num_seqs} rows need {needed}: a span "
-            f"covers up to {family.longest_span} frames of {family.codebooks} codes, and a window is never split; "
+            f"covers up to {family.longest_span} frames of {codebooks} codes, and a window is never split; "
             f"set it to {needed} or more"
         )
 

@@ -26,6 +26,7 @@ from workers.models.qwen3_tts.tokenizer import load_tokenizer
 pytestmark = needs_judge
 
 TOLERANCE = 1e-5
+CODEBOOKS, CODES = 16, 2_048
 TEXTS = (
     "Hello, world.",
     "你好，世界！今天 2026 年 11 月 30 日。",
@@ -85,7 +86,7 @@ FRAMES = 23  # of each reference
 
 def reference_of(index: int) -> tuple[np.ndarray, np.ndarray]:
     drawn = np.random.default_rng(index)
-    return drawn.standard_normal(64, dtype=np.float32), drawn.integers(0, config.CODES, (FRAMES, config.CODEBOOKS))
+    return drawn.standard_normal(64, dtype=np.float32), drawn.integers(0, CODES, (FRAMES, CODEBOOKS))
 
 
 @pytest.fixture(scope="module", params=ASKED)

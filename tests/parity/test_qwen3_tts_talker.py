@@ -30,7 +30,7 @@ pytestmark = [
 ]
 
 TOLERANCE = 1e-5
-END, IDS = 2150, 3072
+END, IDS, CODEBOOKS = 2150, 3072, 16
 TEXT = "Streams carry events. 事件按顺序到达。 Every process can be killed at any moment!"
 DEFAULTS = {
     "task_type": "custom_voice",
@@ -73,7 +73,7 @@ def speak(
     talker = load_talker(folder, {"max_jobs": 2})
     params = DEFAULTS | params | {"max_new_tokens": frames}
     request = JobRequested(model="qwen3_tts", input=text, params=params, seed=seed, owner="o", deadline=0, ttl_ms=1)
-    history = FrameHistory("job", request, frames, config.LEAD, np.empty((0, config.CODEBOOKS), np.int16))
+    history = FrameHistory("job", request, frames, config.LEAD, np.empty((0, CODEBOOKS), np.int16))
     runner = TorchRunner(talker, max_jobs=2, max_model_len=512)
     runner.admit(history, talker.prompts(request))
     seen, draw = [], talker.draw
@@ -120,7 +120,7 @@ def test_greedy_codes_of_200_frames(endless, tmp_path, non_streaming):
     params = {"do_sample": False, "non_streaming_mode": non_streaming, "repetition_penalty": 1.3}
     history, hidden, talker = speak(endless, 1, 200, TEXT, params)
     theirs = ask(endless, tmp_path, 200, TEXT, params)
-    assert theirs["codes"].shape == (200, config.CODEBOOKS)
+    assert theirs["codes"].shape == (200, CODEBOOKS)
     assert np.array_equal(np.stack(history.codes), theirs["codes"])
     assert len(np.unique(theirs["codes"], axis=0)) > 100  # greedy, but not stuck
     length = len(theirs["prompt"])
@@ -141,10 +141,10 @@ def test_greedy_codes_of_200_frames(endless, tmp_path, non_streaming):
 def test_sampled_codes_with_the_same_noise(folder, tmp_path, way):
     """All processors and their order, and where utterances end, as transformers has them."""
     frames, seed = 24, 5
-    positions = torch.arange((frames + 1) * config.CODEBOOKS)
+    positions = torch.arange((frames + 1) * CODEBOOKS)
     noise = gumbel(draw_keys(torch.tensor(seed), positions)[:, None], torch.arange(IDS))
     history, _, _ = speak(folder, seed, frames, TEXT, way)
-    theirs = ask(folder, tmp_path, frames, TEXT, way, noise.view(frames + 1, config.CODEBOOKS, IDS).numpy())
+    theirs = ask(folder, tmp_path, frames, TEXT, way, noise.view(frames + 1, CODEBOOKS, IDS).numpy())
     assert len(theirs["codes"]) >= 2
     assert np.array_equal(np.stack(history.codes), theirs["codes"])
     assert history.reason == ("length" if len(theirs["codes"]) == frames else "stop")

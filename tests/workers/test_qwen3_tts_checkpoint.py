@@ -26,7 +26,10 @@ from workers.models.qwen3_tts.talker import load_talker
 from workers.runners.torch_runner import TorchRunner
 from workers.talker.frames import FrameHistory
 
-SIZES = ("tiny", "tiny-design", "tiny-base", "0.6b", "0.6b-design", "0.6b-base", "1.7b", "1.7b-design", "1.7b-base")
+CODEBOOKS, CODES = 16, 2_048
+SIZES = (
+    "tiny", "tiny-design", "tiny-base", "0.6b", "0.6b-design", "0.6b-base", "1.7b", "1.7b-design", "1.7b-base", "tiny-8"
+)  # fmt: skip
 HEARD = (0.05, 0.5)  # the RMS of every stage's output
 
 
@@ -108,7 +111,7 @@ class TestSound:
 
     def test_decoder(self):
         stage = load_acoustic(tiny_checkpoint("qwen3_tts"), {})
-        codes = np.random.default_rng(0).integers(0, config.CODES, (25, config.CODEBOOKS)).astype(np.int16)
+        codes = np.random.default_rng(0).integers(0, CODES, (25, CODEBOOKS)).astype(np.int16)
         sound, _ = stage.window(codes, index=0, last=True, seed=0, state={}, check=lambda: None)
         assert sound.shape == (25 * config.FRAME_SAMPLES, 1)
         assert HEARD[0] < rms(sound / 32_768) < HEARD[1]
@@ -122,7 +125,7 @@ class TestSound:
             (voice + 0.02 * drawn.standard_normal(len(time_))).astype(np.float32), config.SAMPLE_RATE, True
         )
         assert HEARD[0] < rms(reference.speaker) < HEARD[1]
-        assert reference.codes.shape == (25, config.CODEBOOKS)
+        assert reference.codes.shape == (25, CODEBOOKS)
         assert all(len(np.unique(book)) > 12 for book in reference.codes.T)  # no book says the same all the time
 
     def test_utterances_end_by_themselves_and_faster_than_real_time(self):
@@ -135,7 +138,7 @@ class TestSound:
             request = JobRequested(
                 model="qwen3_tts", input=order.input, params=order.params, seed=seed, owner="o", deadline=0
             )
-            none = np.empty((0, config.CODEBOOKS), np.int16)
+            none = np.empty((0, CODEBOOKS), np.int16)
             histories.append(FrameHistory(str(seed), request, order.max_frames, config.LEAD, none))
             runner.admit(histories[-1], talker.prompts(request))
         started = time.process_time()
@@ -165,13 +168,26 @@ class TestConfig:
             ((), {"tokenizer_type": "qwen3_tts_tokenizer_25hz"}, "tokenizer_type"),
             ((), {"tts_model_type": "singing"}, "custom_voice, voice_design, base"),
             ((), {"talker_config": None}, "talker_config"),
-            ((), {"tts_pad_token_id": 151_936}, "beyond the 151936 text tokens"),
-            (("talker_config",), {"num_code_groups": 32}, "32 code groups, not 16"),
+            ((), {"tts_pad_token_id": 151_936}, "text token 151936 is beyond the 151936 text tokens"),
+            ((), {"im_start_token_id": 151_936}, "text token 151936"),
+            ((), {"assistant_token_id": -1}, "text token -1"),
+            (("talker_config",), {"num_code_groups": 32}, "32 code groups, and code_predictor_config 16"),
+            (("talker_config",), {"num_code_groups": 1}, "1 code groups (num_code_groups), not 2 or more"),
+            (
+                ("talker_config",),
+                {"vocab_size": 3_073},
+                "3073 ids (vocab_size), not the predictor's 2048 codes and 1024",
+            ),
             (("talker_config",), {"codec_eos_token_id": 2047}, "2047 is a code"),
             (("talker_config",), {"spk_id": {"ryan": 3_072}}, "beyond the talker's 3072 ids"),
             (("talker_config",), {"spk_id": {}}, "without speakers"),
             (("talker_config",), {"spk_is_dialect": {"eric": "bavarian"}}, "'bavarian'"),
-            (("talker_config", "code_predictor_config"), {"vocab_size": 1_024}, "1024 codes, not 2048"),
+            (("talker_config", "code_predictor_config"), {"vocab_size": 1_024}, "not the predictor's 1024 codes"),
+            (
+                ("talker_config", "code_predictor_config"),
+                {"vocab_size": 40_000},
+                "40000 codes (vocab_size), not 2 to 32768",
+            ),
         ],
     )
     def test_what_the_pipeline_rests_on_is_checked(self, copy, section, changes, told):

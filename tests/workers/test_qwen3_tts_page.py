@@ -90,6 +90,6 @@ def test_chunks():
 @pytest.mark.parametrize("name", ["qwen3_tts", "qwen3_tts_high_concurrency", "qwen3_tts_2gpu"])
 def test_deploy_files(name):
     [jobs] = re.findall(rf"^\| `{name}` \| (\d+) ", PAGE, re.MULTILINE)
-    assert load(name, Path("checkpoint"), platform="cuda").talker.max_jobs == int(jobs)
+    assert load(name, tiny_checkpoint("qwen3_tts"), platform="cuda").talker.max_jobs == int(jobs)
     positions = re.search(r"all\s+([\d,]+)\s+positions", PAGE)[1].replace(",", "")
-    assert load(name, Path("checkpoint")).talker.max_model_len == int(positions)
+    assert load(name, tiny_checkpoint("qwen3_tts")).talker.max_model_len == int(positions)

@@ -136,11 +136,12 @@ def drop(tensors: dict[str, torch.Tensor], prefix: str) -> None:
         ({"pad_mode": "reflect"}, "pad_mode"),
         ({"upsampling_ratios": [8, 6, 5]}, "240 samples|480 samples"),
         ({"num_quantizers": 8}, "16 codebooks cannot be had of 8"),
+        ({"codebook_size": 1_024}, "codebook_size is 1024, and the talker has 2048"),
     ],
 )
 def test_another_kind_of_encoder_is_refused(stated, complaint):
     with pytest.raises(CheckpointError, match=complaint):
-        SpeechEncoderConfig.read(stated)
+        SpeechEncoderConfig.read(stated, 16, 2_048)
 
 
 def test_unknown_settings_are_refused(checkpoint):

@@ -30,7 +30,7 @@ from workers.talker.frames import FrameHistory
 from workers.talker.sampling import draw_keys, gumbel
 
 JOBS = 3
-END = 2150
+END, CODEBOOKS = 2150, 16
 PARAMS = {
     "task_type": "custom_voice",
     "voice": "ryan",
@@ -66,7 +66,7 @@ def utterance(job: str, text: str = "One two three.", seed: int = 1, **params) -
         model="qwen3_tts", input=text, params=PARAMS | params, seed=seed, owner="o", deadline=0, ttl_ms=1
     )
     frames = request.params["max_new_tokens"]
-    return FrameHistory(job, request, frames, config.LEAD, np.empty((0, config.CODEBOOKS), np.int16))
+    return FrameHistory(job, request, frames, config.LEAD, np.empty((0, CODEBOOKS), np.int16))
 
 
 def new_runner(talker: SpeechTalker, **kwargs) -> TorchRunner:
@@ -208,7 +208,7 @@ def test_the_first_code_goes_through_all_processors_in_order(monkeypatch, talker
     monkeypatch.setattr(talker, "_head", head)
     logits = hidden[0, 2:] @ head.T
     likely = logits[:, :2048].topk(16).indices
-    so_far = torch.zeros(JOBS, 16, config.CODEBOOKS, dtype=torch.int64)
+    so_far = torch.zeros(JOBS, 16, CODEBOOKS, dtype=torch.int64)
     so_far[2, :, 0] = likely  # beyond the draw it is rubbish, and none of it may be penalised
     theirs = LogitsProcessorList(
         [
@@ -226,7 +226,7 @@ def test_the_first_code_goes_through_all_processors_in_order(monkeypatch, talker
             kept + gumbel(draw_keys(torch.tensor(seed), torch.tensor(16 * draw)), torch.arange(VOCABULARY))
         ).argmax()
         who = Drawing(torch.tensor([2]), torch.tensor([seed]), torch.tensor([draw]), so_far)
-        drawn = talker.draw(hidden, torch.zeros(JOBS, config.CODEBOOKS, dtype=torch.int64), who)
+        drawn = talker.draw(hidden, torch.zeros(JOBS, CODEBOOKS, dtype=torch.int64), who)
         assert drawn.ended.tolist() == [False, False, to_end and draw >= 2] == [False, False, expected.item() == END]
         assert drawn.ended[2] or drawn.codes[2, 0] == expected
 
@@ -317,7 +317,7 @@ def cloner(cloning_folder) -> SpeechTalker:
 
 def voice(seed: int, frames: int) -> Reference:
     generator = np.random.default_rng(seed)
-    codes = generator.integers(0, 2048, (frames, config.CODEBOOKS), dtype=np.int16)
+    codes = generator.integers(0, 2048, (frames, CODEBOOKS), dtype=np.int16)
     return Reference(generator.normal(0, 0.5, 64).astype(np.float32), codes)
 
 
@@ -387,7 +387,7 @@ GREEDY = {"do_sample": False, "repetition_penalty": 1.0, "max_new_tokens": 12}
 
 
 def said(frames: int) -> np.ndarray:
-    return np.random.default_rng(frames).integers(0, 2048, (frames, config.CODEBOOKS), dtype=np.int16)
+    return np.random.default_rng(frames).integers(0, 2048, (frames, CODEBOOKS), dtype=np.int16)
 
 
 @pytest.mark.parametrize("frames", [1, 4, 30])
@@ -428,7 +428,7 @@ def test_feedback_is_the_sum_of_codes_and_text(folder, talker):
     weights = load_file(folder / "model.safetensors")
     history = utterance("a", "One two three.", non_streaming_mode=False)
     admit(new_runner(talker), talker, history)
-    frame = torch.randint(0, 2048, (1, config.CODEBOOKS), generator=torch.Generator().manual_seed(1))
+    frame = torch.randint(0, 2048, (1, CODEBOOKS), generator=torch.Generator().manual_seed(1))
     expected = weights["talker.model.codec_embedding.weight"][frame[0, 0]].clone()
     for book in range(15):
         expected += weights[f"talker.code_predictor.model.codec_embedding.{book}.weight"][frame[0, book + 1]]
@@ -445,7 +445,7 @@ def test_feedback_is_the_sum_of_codes_and_text(folder, talker):
 def test_feedback_does_not_depend_on_how_many(talker):
     for text in ("a text", "b, another text"):
         admit(new_runner(talker), talker, utterance(text, text))
-    frames = torch.randint(0, 2048, (7, config.CODEBOOKS), generator=torch.Generator().manual_seed(2))
+    frames = torch.randint(0, 2048, (7, CODEBOOKS), generator=torch.Generator().manual_seed(2))
     slots, draws = torch.tensor([0, 1, 0, 2, 1, 1, 0]), torch.arange(7)
     together = talker.feedback(frames, slots, draws)
     alone = [talker.feedback(frames[i : i + 1], slots[i : i + 1], draws[i : i + 1])[0] for i in range(7)]

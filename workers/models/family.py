@@ -233,7 +233,7 @@ class Family:
     name: str
     plan: Callable[[JobRequested], Plan]
     longest_span: int  # the most frames that a terminal span's windows cover
-    codebooks: int
+    codebooks: Callable[[Path], int]  # checkpoint folder; codes of a frame
     rows: int  # of a job in the talker's batch
     talker_components: tuple[str, ...]  # folders of the checkpoint that the talker reads
     acoustic_components: tuple[str, ...]

@@ -1,13 +1,14 @@
 """Qwen's byte pairs as a tokenizer: read from a checkpoint's files, and written as a published folder would be.
 
-A model family adds its own special tokens. Without transformers, which an api process has no other use for.
+A model family adds its own special tokens, or has a vocabulary of its own in the same files. Without transformers,
+which an api process has no other use for.
 """
 
 from __future__ import annotations
 
 import json
 import lzma
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +81,28 @@ def write_tokenizer(folder: Path, tokens: Mapping[str, int], *, whole: bool = Tr
         tokens: the family's special tokens by name; Qwen's own are there without.
         whole: tokenizer.json too, which not every family's published folder has.
     """
-    pairs = _qwen_merges()
+    _write(folder, _qwen_merges(), _special_tokens(tokens), whole=whole)
+
+
+def write_character_tokenizer(folder: Path, characters: Iterable[str], tokens: Iterable[str]) -> dict[str, int]:
+    """Write vocab.json, merges.txt and tokenizer_config.json of a vocabulary of bytes and a few characters.
+
+    Args:
+        characters: each is one token; any other of several bytes is as many.
+        tokens: the special ones; their ids come last.
+
+    Returns:
+        The special tokens' ids, by name.
+    """
+    pairs = _character_merges(characters)
+    ids = {token: id_ for id_, token in enumerate(tokens, start=len(_vocabulary(pairs)))}
+    special = {id_: AddedToken(token, normalized=False, special=True) for token, id_ in ids.items()}
+    _write(folder, pairs, special, whole=False)
+    return ids
+
+
+def _write(folder: Path, pairs: list[tuple[str, str]], special: dict[int, AddedToken], *, whole: bool) -> None:
     vocabulary = _vocabulary(pairs)
-    special = _special_tokens(tokens)
     folder.mkdir(parents=True, exist_ok=True)
     _write_json(folder / "vocab.json", vocabulary)
     lines = (f"{left} {right}" for left, right in pairs)
@@ -129,12 +149,28 @@ def _qwen_merges() -> list[tuple[str, str]]:
     return [tuple(line.split(" ")) for line in lines]
 
 
-def _vocabulary(pairs: list[tuple[str, str]]) -> dict[str, int]:
-    """Tokens by rank: the single bytes, printable ones first, then what each pair makes."""
+def _character_merges(characters: Iterable[str]) -> list[tuple[str, str]]:
+    """The pairs that make each character one token, byte by byte."""
+    tokens = _byte_tokens()
+    pairs: dict[tuple[str, str], None] = {}
+    for character in sorted(characters):
+        token, *rest = (tokens[byte] for byte in character.encode())
+        for byte in rest:
+            pairs[token, byte] = None
+            token += byte
+    return list(pairs)
+
+
+def _byte_tokens() -> dict[int, str]:
+    """What stands for each byte in the files: itself where it prints, and those come first."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    stand_ins = range(0x100, 0x200 - len(printable))  # for the bytes that do not print
-    tokens = [chr(code) for code in (*printable, *stand_ins)]
-    tokens += [left + right for left, right in pairs]
+    others = [byte for byte in range(0x100) if byte not in printable]
+    return {byte: chr(byte) for byte in printable} | {byte: chr(0x100 + i) for i, byte in enumerate(others)}
+
+
+def _vocabulary(pairs: list[tuple[str, str]]) -> dict[str, int]:
+    """Tokens by rank: the single bytes, then what each pair makes."""
+    tokens = [*_byte_tokens().values(), *(left + right for left, right in pairs)]
     return {token: rank for rank, token in enumerate(tokens)}
 
 

@@ -12,6 +12,7 @@ from broker_schemas.contract import Contract
 from broker_schemas.events import JobRequested
 from workers.models.family import AcousticModel, EmbedTokens, Family, ReferenceModel, TalkerModel
 from workers.models.qwen3_tts import config
+from workers.models.qwen3_tts.code2wav_sizes import check_codes
 from workers.talker.windows import RampPlan
 
 
@@ -19,21 +20,28 @@ def _plan(request: JobRequested) -> RampPlan:
     return config.plan(request.params["first_chunk_frames"])
 
 
+def _codebooks(folder: Path) -> int:
+    return config.load_config(folder).codebooks
+
+
 def _contract(folder: Path, max_model_len: int) -> Contract:
     from workers.models.qwen3_tts.contract import SpeechContract
 
+    check_codes(folder)
     return SpeechContract(folder, max_model_len)
 
 
 def _talker(folder: Path, settings: dict[str, Any], embed_tokens: EmbedTokens | None = None) -> TalkerModel:
     from workers.models.qwen3_tts.talker import load_talker
 
+    check_codes(folder)
     return load_talker(folder, settings, embed_tokens)
 
 
 def _acoustic(folder: Path, settings: dict[str, Any]) -> AcousticModel:
     from workers.models.qwen3_tts.acoustic import load_acoustic
 
+    check_codes(folder)
     return load_acoustic(folder, settings)
 
 
@@ -55,7 +63,7 @@ FAMILY = Family(
     name=config.MODEL,
     plan=_plan,
     longest_span=config.plan().longest_span,
-    codebooks=config.CODEBOOKS,
+    codebooks=_codebooks,
     rows=config.ROWS,
     talker_components=(config.TOP, config.SPEECH_TOKENIZER),
     acoustic_components=(config.SPEECH_TOKENIZER,),

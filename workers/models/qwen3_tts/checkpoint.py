@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from workers.models.qwen3_tts import config
+from workers.models.qwen3_tts.tokenizer import PHONEME_VOCABULARY, write_phoneme_tokenizer, write_tokenizer
 from workers.models.random_weights import Weight, check_new, write_json, write_shards
 
 _LOGIT_STD = 2.5
 _HIDDEN_RMS = 0.3  # of both decoders' hidden states: their last norm's weight
 _TEXT_RMS = 0.5  # of a projected text embedding
-_ENCODER_CODEBOOKS = 32  # of which the reference's first 16 count
+_ENCODER_CODEBOOKS = 32  # of which only the talker's count
 
+_CODEBOOKS, _CODES = 16, 2_048
+# Ids of the talker's vocabulary, above its codes.
 _LANGUAGES = {
     "chinese": 2055, "english": 2050, "german": 2053, "italian": 2070, "portuguese": 2071, "spanish": 2054,
     "japanese": 2058, "korean": 2064, "french": 2061, "russian": 2069, "beijing_dialect": 2074,
@@ -31,12 +34,17 @@ _SPEAKERS = {
     "serena": 3066, "vivian": 3065, "uncle_fu": 3010, "ryan": 3061, "aiden": 2861, "ono_anna": 2873, "sohee": 2864,
     "eric": 2875, "dylan": 2878,
 }  # fmt: skip
+_ENGLISH = {"english": 2050}
+_TWO = {name: _SPEAKERS[name] for name in ("ryan", "vivian")}
 _DIALECTS = {"eric": "sichuan_dialect", "dylan": "beijing_dialect"}
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The widths of a checkpoint, as its configs state them, and the dtype of talker and speaker encoder."""
+    """The widths of a checkpoint, as its configs state them, and the dtype of talker and speaker encoder.
+
+    Of one with a vocabulary of phonemes there is no encoder, one language, and two voices.
+    """
 
     name: str  # `tts_model_size`
     talker: dict[str, Any]
@@ -46,6 +54,17 @@ class Size:
     encoder: dict[str, Any]
     dtype: torch.dtype
     end_scale: float  # of the end's row of the head, beside the codes' rows
+    codebooks: int = _CODEBOOKS
+    codes: int = _CODES
+    phonemes: bool = False
+
+    @property
+    def text_vocab(self) -> int:
+        return PHONEME_VOCABULARY if self.phonemes else 151_936
+
+    def steering(self, ids: dict[str, int]) -> dict[str, int]:
+        """Published ids above the codes, as they are above this checkpoint's codes."""
+        return {name: id_ - _CODES + self.codes for name, id_ in ids.items()}
 
 
 _TINY = Size(
@@ -157,7 +176,9 @@ def _true_size(name: str, hidden: int, intermediate: int) -> Size:
 
 WIDTHS = {"tiny": _TINY, "0.6b": _true_size("0b6", 1_024, 3_072), "1.7b": _true_size("1b7", 2_048, 6_144)}
 _KINDS = {"": config.CUSTOM_VOICE, "-design": config.VOICE_DESIGN, "-base": config.BASE}
+_TINY_8 = replace(_TINY, name=config.SMALL, codebooks=8, codes=1_024, phonemes=True)
 SIZES = {f"{size}{suffix}": (widths, task) for size, widths in WIDTHS.items() for suffix, task in _KINDS.items()}
+SIZES["tiny-8"] = (_TINY_8, config.CUSTOM_VOICE)
 
 
 def make_checkpoint(folder: Path, size: str, seed: int, device: str = "cpu") -> None:
@@ -166,7 +187,8 @@ def make_checkpoint(folder: Path, size: str, seed: int, device: str = "cpu") -> 
     Args:
         folder: where to.
         size: "tiny" (about 50 MB, float32), "0.6b" or "1.7b" (true sizes: the talker bfloat16, the speech tokenizer
-            float32); with "-design" or "-base" the VoiceDesign or Base model of that size, else CustomVoice.
+            float32); with "-design" or "-base" the VoiceDesign or Base model of that size, else CustomVoice. "tiny-8"
+            has frames of eight codes, and reads phonemes.
         seed: another seed, another checkpoint.
         device: what draws the numbers; their bits depend on its kind.
 
@@ -177,10 +199,10 @@ def make_checkpoint(folder: Path, size: str, seed: int, device: str = "cpu") -> 
     check_new(folder, size, SIZES)
     widths, task = SIZES[size]
     on = torch.device(device)
-    write_json(folder / "config.json", _model_config(widths, task))
     write_json(folder / "generation_config.json", _GENERATION)
     write_json(folder / "preprocessor_config.json", _PREPROCESSOR)
-    _write_tokenizer(folder)
+    ids = _write_tokenizer(folder, widths)
+    write_json(folder / "config.json", _model_config(widths, task) | ids)
     drawn = ((w.name, w.draw(config.MODEL, seed, on).to(widths.dtype)) for w in model_weights(widths, task))
     write_shards(folder, "model", drawn)
     _write_speech_tokenizer(folder / config.SPEECH_TOKENIZER, widths, seed, on)
@@ -189,18 +211,17 @@ def make_checkpoint(folder: Path, size: str, seed: int, device: str = "cpu") -> 
 def _write_speech_tokenizer(folder: Path, widths: Size, seed: int, device: torch.device) -> None:
     write_json(folder / "config.json", _speech_tokenizer_config(widths))
     write_json(folder / "preprocessor_config.json", _FEATURES)
-    drawn = (
-        (w.name, w.draw(config.SPEECH_TOKENIZER, seed, device))
-        for weights in (_decoder(widths.decoder), _encoder(widths.encoder))
-        for w in weights
-    )
+    parts = [_decoder(widths)] if widths.phonemes else [_decoder(widths), _encoder(widths)]
+    drawn = ((w.name, w.draw(config.SPEECH_TOKENIZER, seed, device)) for weights in parts for w in weights)
     write_shards(folder, "model", drawn)
 
 
-def _write_tokenizer(folder: Path) -> None:
-    from workers.models.qwen3_tts.tokenizer import write_tokenizer
-
+def _write_tokenizer(folder: Path, widths: Size) -> dict[str, int]:
+    """Returns the ids that config.json states of it."""
+    if widths.phonemes:
+        return write_phoneme_tokenizer(folder)
     write_tokenizer(folder)
+    return _TEXT_IDS
 
 
 # Configs, as published.
@@ -233,12 +254,28 @@ _FEATURES = {
     "return_attention_mask": True,
     "sampling_rate": config.SAMPLE_RATE,
 }
+_TEXT_IDS = {
+    "assistant_token_id": 77_091,
+    "im_end_token_id": 151_645,
+    "im_start_token_id": 151_644,
+    "tts_bos_token_id": 151_672,
+    "tts_eos_token_id": 151_673,
+    "tts_pad_token_id": 151_671,
+}
+_STEERING_IDS = {
+    "codec_bos_id": 2149,
+    "codec_eos_token_id": 2150,
+    "codec_nothink_id": 2155,
+    "codec_pad_id": 2148,
+    "codec_think_bos_id": 2156,
+    "codec_think_eos_id": 2157,
+    "codec_think_id": 2154,
+}
 _DECODER_LAYERS = {  # of talker and predictor alike
     "attention_bias": False,
     "attention_dropout": 0,
     "hidden_act": "silu",
     "initializer_range": 0.02,
-    "num_code_groups": config.CODEBOOKS,
     "rms_norm_eps": 1e-6,
     "rope_theta": 1_000_000,
     "sliding_window": None,
@@ -248,13 +285,16 @@ _DECODER_LAYERS = {  # of talker and predictor alike
 
 
 def _model_config(widths: Size, task: str) -> dict[str, Any]:
-    named = task == config.CUSTOM_VOICE
+    languages, speakers = (_ENGLISH, _TWO) if widths.phonemes else (_LANGUAGES, _SPEAKERS)
+    if task != config.CUSTOM_VOICE:
+        speakers = {}
+    layers = _DECODER_LAYERS | {"num_code_groups": widths.codebooks}
     rope = {"interleaved": True, "mrope_section": widths.talker["mrope_section"]}
     talker = {
-        **_DECODER_LAYERS,
+        **layers,
         **{name: value for name, value in widths.talker.items() if name != "mrope_section"},
         "code_predictor_config": {
-            **_DECODER_LAYERS,
+            **layers,
             **widths.predictor,
             "layer_types": ["full_attention"] * widths.predictor["num_hidden_layers"],
             "max_position_embeddings": 65_536,
@@ -262,41 +302,29 @@ def _model_config(widths: Size, task: str) -> dict[str, Any]:
             "model_type": "qwen3_tts_talker_code_predictor",
             "rope_scaling": None,
             "tie_word_embeddings": False,
-            "vocab_size": config.CODES,
+            "vocab_size": widths.codes,
         },
-        "codec_bos_id": 2149,
-        "codec_eos_token_id": 2150,
-        "codec_language_id": _LANGUAGES,
-        "codec_nothink_id": 2155,
-        "codec_pad_id": 2148,
-        "codec_think_bos_id": 2156,
-        "codec_think_eos_id": 2157,
-        "codec_think_id": 2154,
+        **widths.steering(_STEERING_IDS),
+        "codec_language_id": widths.steering(languages),
         "max_position_embeddings": 32_768,
         "model_type": "qwen3_tts_talker",
         "position_id_per_seconds": 13,
         "rope_scaling": {**rope, "rope_type": "default", "type": "default"},
-        "spk_id": _SPEAKERS if named else {},
-        "spk_is_dialect": {name: _DIALECTS.get(name, False) for name in _SPEAKERS} if named else {},
-        "text_vocab_size": 151_936,
-        "vocab_size": 3_072,
+        "spk_id": widths.steering(speakers),
+        "spk_is_dialect": {name: _DIALECTS.get(name, False) for name in speakers},
+        "text_vocab_size": widths.text_vocab,
+        "vocab_size": widths.codes + config.SUPPRESSED,
     }
     return {
         "architectures": [config.ARCHITECTURE],
-        "assistant_token_id": 77_091,
         "dtype": str(widths.dtype).removeprefix("torch."),
-        "im_end_token_id": 151_645,
-        "im_start_token_id": 151_644,
         "model_type": config.MODEL,
-        "speaker_encoder_config": _speaker_encoder_config(widths),
+        **({} if widths.phonemes else {"speaker_encoder_config": _speaker_encoder_config(widths)}),
         "talker_config": talker,
         "tokenizer_type": config.SPEECH_TOKENIZER_KIND,
         "transformers_version": "4.57.3",
-        "tts_bos_token_id": 151_672,
-        "tts_eos_token_id": 151_673,
         "tts_model_size": widths.name,
         "tts_model_type": task,
-        "tts_pad_token_id": 151_671,
     }
 
 
@@ -316,52 +344,55 @@ def _speech_tokenizer_config(widths: Size) -> dict[str, Any]:
         "decoder_config": {
             **layers,
             **widths.decoder,
-            "codebook_size": config.CODES,
+            "codebook_size": widths.codes,
             "hidden_act": "silu",
             "layer_scale_initial_scale": 0.01,
             "model_type": "",
-            "num_quantizers": config.CODEBOOKS,
+            "num_quantizers": widths.codebooks,
             "rms_norm_eps": 1e-5,
             "sliding_window": 72,
             "upsample_rates": list(_DECODER_RATES),
             "upsampling_ratios": list(_LATENT_RATIOS),
         },
         "encode_downsample_rate": config.FRAME_SAMPLES,
-        "encoder_config": {
-            **layers,
-            **widths.encoder,
-            "_frame_rate": config.FRAME_RATE,
-            "audio_channels": 1,
-            "codebook_size": config.CODES,
-            "compress": 2,
-            "dilation_growth_rate": 2,
-            "hidden_act": "gelu",
-            "initializer_range": 0.02,
-            "kernel_size": 7,
-            "last_kernel_size": 3,
-            "layer_scale_initial_scale": 0.01,
-            "model_type": "mimi",
-            "norm_eps": 1e-5,
-            "num_quantizers": _ENCODER_CODEBOOKS,
-            "num_residual_layers": 1,
-            "num_semantic_quantizers": 1,
-            "pad_mode": "constant",
-            "residual_kernel_size": 3,
-            "rope_theta": 10_000.0,
-            "sampling_rate": config.SAMPLE_RATE,
-            "sliding_window": 250,
-            "trim_right_ratio": 1.0,
-            "upsampling_ratios": list(_ENCODER_RATIOS),
-            "use_cache": False,
-            "use_causal_conv": True,
-            "use_conv_shortcut": False,
-            "use_streaming": False,
-        },
-        "encoder_valid_num_quantizers": config.CODEBOOKS,
+        **({} if widths.phonemes else {"encoder_config": layers | _encoder_config(widths)}),
+        "encoder_valid_num_quantizers": widths.codebooks,
         "input_sample_rate": config.SAMPLE_RATE,
         "model_type": config.SPEECH_TOKENIZER_KIND,
         "output_sample_rate": config.SAMPLE_RATE,
         "transformers_version": "4.57.3",
+    }
+
+
+def _encoder_config(widths: Size) -> dict[str, Any]:
+    return {
+        **widths.encoder,
+        "_frame_rate": config.FRAME_RATE,
+        "audio_channels": 1,
+        "codebook_size": widths.codes,
+        "compress": 2,
+        "dilation_growth_rate": 2,
+        "hidden_act": "gelu",
+        "initializer_range": 0.02,
+        "kernel_size": 7,
+        "last_kernel_size": 3,
+        "layer_scale_initial_scale": 0.01,
+        "model_type": "mimi",
+        "norm_eps": 1e-5,
+        "num_quantizers": _ENCODER_CODEBOOKS,
+        "num_residual_layers": 1,
+        "num_semantic_quantizers": 1,
+        "pad_mode": "constant",
+        "residual_kernel_size": 3,
+        "rope_theta": 10_000.0,
+        "sampling_rate": config.SAMPLE_RATE,
+        "sliding_window": 250,
+        "trim_right_ratio": 1.0,
+        "upsampling_ratios": list(_ENCODER_RATIOS),
+        "use_cache": False,
+        "use_causal_conv": True,
+        "use_conv_shortcut": False,
+        "use_streaming": False,
     }
 
 
@@ -382,25 +413,26 @@ def model_weights(widths: Size, task: str) -> Iterator[Weight]:
 
 
 def _talker(widths: Size) -> Iterator[Weight]:
-    sizes = widths.talker
+    sizes, ids = widths.talker, widths.codes + config.SUPPRESSED
     hidden, text = sizes["hidden_size"], sizes["text_hidden_size"]
-    yield Weight("talker.model.codec_embedding.weight", (3_072, hidden), std=0.5)
-    yield Weight("talker.model.text_embedding.weight", (151_936, text), std=1.0)
+    yield Weight("talker.model.codec_embedding.weight", (ids, hidden), std=0.5)
+    yield Weight("talker.model.text_embedding.weight", (widths.text_vocab, text), std=1.0)
     yield Weight("talker.text_projection.linear_fc1.weight", (text, text), std=text**-0.5)
     yield Weight("talker.text_projection.linear_fc1.bias", (text,), std=0.1)
     # silu of a standard normal has an RMS of 0.6
     yield Weight("talker.text_projection.linear_fc2.weight", (hidden, text), std=_TEXT_RMS / 0.6 * text**-0.5)
     yield Weight("talker.text_projection.linear_fc2.bias", (hidden,), std=0.05)
     yield from _decoder_layers("talker.model", sizes)
-    yield Weight("talker.codec_head.weight", (3_072, hidden), std=_head_std(hidden), row=2150, factor=widths.end_scale)
+    std, end = _head_std(hidden), widths.steering(_STEERING_IDS)["codec_eos_token_id"]
+    yield Weight("talker.codec_head.weight", (ids, hidden), std=std, row=end, factor=widths.end_scale)
 
 
 def _code_predictor(widths: Size) -> Iterator[Weight]:
     hidden, width = widths.talker["hidden_size"], widths.predictor["hidden_size"]
     at = "talker.code_predictor"
-    for codebook in range(config.CODEBOOKS - 1):
-        yield Weight(f"{at}.model.codec_embedding.{codebook}.weight", (config.CODES, hidden), std=0.25)
-        yield Weight(f"{at}.lm_head.{codebook}.weight", (config.CODES, width), std=_head_std(width))
+    for codebook in range(widths.codebooks - 1):
+        yield Weight(f"{at}.model.codec_embedding.{codebook}.weight", (widths.codes, hidden), std=0.25)
+        yield Weight(f"{at}.lm_head.{codebook}.weight", (widths.codes, width), std=_head_std(width))
     if hidden != width:  # it takes in hidden states and embeddings of about that RMS
         yield Weight(f"{at}.small_to_mtp_projection.weight", (width, hidden), std=hidden**-0.5 / _HIDDEN_RMS)
         yield Weight(f"{at}.small_to_mtp_projection.bias", (width,), std=0.1)
@@ -460,10 +492,10 @@ def _speaker_encoder(stated: dict[str, Any]) -> Iterator[Weight]:
     yield from _affine(f"{at}.fc", (sizes.enc_dim, 2 * last, 1), gain=0.3)
 
 
-def _decoder(sizes: dict[str, Any]) -> Iterator[Weight]:
+def _decoder(widths: Size) -> Iterator[Weight]:
     """Code2Wav: codebooks, a transformer, and convolutions that bring a frame to 1,920 samples."""
-    latent = sizes["latent_dim"]
-    yield from _codebooks(sizes)
+    sizes, latent = widths.decoder, widths.decoder["latent_dim"]
+    yield from _codebooks(widths)
     yield from _affine("decoder.pre_conv.conv", (latent, sizes["codebook_dim"], 3))
     yield from _pre_transformer(sizes)
     for index, ratio in enumerate(_LATENT_RATIOS):
@@ -485,17 +517,18 @@ _DECODER_GAIN = 1.0
 _SOUND_GAIN = 0.12
 
 
-def _codebooks(sizes: dict[str, Any]) -> Iterator[Weight]:
+def _codebooks(widths: Size) -> Iterator[Weight]:
     """The first codebook and the sum of the others weigh alike; entries are stored as sums over their usage."""
-    width = sizes["codebook_dim"] // 2
-    for half, books in (("rvq_first", 1), ("rvq_rest", config.CODEBOOKS - 1)):
+    whole = widths.decoder["codebook_dim"]
+    width = whole // 2
+    for half, books in (("rvq_first", 1), ("rvq_rest", widths.codebooks - 1)):
         at = f"decoder.quantizer.{half}"
         for book in range(books):
             name = f"{at}.vq.layers.{book}._codebook"
-            yield Weight(f"{name}.cluster_usage", (config.CODES,), std=0.2, mean=2.0)
-            yield Weight(f"{name}.embedding_sum", (config.CODES, width), std=2 / math.sqrt(books))
-        yield Weight(f"{at}.input_proj.weight", (width, sizes["codebook_dim"], 1), std=sizes["codebook_dim"] ** -0.5)
-        yield Weight(f"{at}.output_proj.weight", (sizes["codebook_dim"], width, 1), std=(2 * width) ** -0.5)
+            yield Weight(f"{name}.cluster_usage", (widths.codes,), std=0.2, mean=2.0)
+            yield Weight(f"{name}.embedding_sum", (widths.codes, width), std=2 / math.sqrt(books))
+        yield Weight(f"{at}.input_proj.weight", (width, whole, 1), std=whole**-0.5)
+        yield Weight(f"{at}.output_proj.weight", (whole, width, 1), std=(2 * width) ** -0.5)
 
 
 def _pre_transformer(sizes: dict[str, Any]) -> Iterator[Weight]:
@@ -550,8 +583,9 @@ def _snake(at: str, width: int) -> Iterator[Weight]:
     yield Weight(f"{at}.beta", (width,), std=0.1)
 
 
-def _encoder(sizes: dict[str, Any]) -> Iterator[Weight]:
+def _encoder(widths: Size) -> Iterator[Weight]:
     """The encoder of reference audio, in the layout of Hugging Face's Mimi."""
+    sizes = widths.encoder
     hidden, width = sizes["hidden_size"], sizes["num_filters"]
     at = "encoder.encoder.layers"
     yield from _affine(f"{at}.0.conv", (width, 1, 7), gain=3.0)  # speech has an RMS of about 0.1
@@ -565,7 +599,7 @@ def _encoder(sizes: dict[str, Any]) -> Iterator[Weight]:
     yield from _affine(f"{at}.{layer + 1}.conv", (hidden, width, 3), gain=1.3)
     yield from _encoder_transformer(sizes)
     yield Weight("encoder.downsample.conv.weight", (hidden, hidden, 4), std=(4 * hidden) ** -0.5)
-    yield from _encoder_codebooks(sizes)
+    yield from _encoder_codebooks(sizes, widths.codes)
 
 
 def _encoder_transformer(sizes: dict[str, Any]) -> Iterator[Weight]:
@@ -588,7 +622,7 @@ def _encoder_transformer(sizes: dict[str, Any]) -> Iterator[Weight]:
         yield Weight(f"{name}.mlp_layer_scale.scale", (hidden,), std=0.1 * branch, mean=branch)
 
 
-def _encoder_codebooks(sizes: dict[str, Any]) -> Iterator[Weight]:
+def _encoder_codebooks(sizes: dict[str, Any], codes: int) -> Iterator[Weight]:
     """Residual books: each has to hold what the ones before it leave, of which the first one takes the least."""
     hidden, width = sizes["hidden_size"], sizes["vector_quantization_hidden_dimension"]
     book_width = sizes["codebook_dim"]
@@ -599,5 +633,5 @@ def _encoder_codebooks(sizes: dict[str, Any]) -> Iterator[Weight]:
         for book in range(books):
             name = f"{at}.layers.{book}.codebook"
             yield Weight(f"{name}.initialized", (1,), mean=1.0)
-            yield Weight(f"{name}.cluster_usage", (config.CODES,), std=0.2, mean=2.0)
-            yield Weight(f"{name}.embed_sum", (config.CODES, book_width), std=0.8 * 0.9**book)
+            yield Weight(f"{name}.cluster_usage", (codes,), std=0.2, mean=2.0)
+            yield Weight(f"{name}.embed_sum", (codes, book_width), std=0.8 * 0.9**book)

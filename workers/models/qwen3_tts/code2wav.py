@@ -28,7 +28,7 @@ from workers.models.qwen3_tts.code2wav_layers import (
     snake,
 )
 from workers.models.qwen3_tts.code2wav_quantizer import SplitQuantizer
-from workers.models.qwen3_tts.code2wav_sizes import Code2WavSizes
+from workers.models.qwen3_tts.code2wav_sizes import Code2WavSizes, code2wav_sizes
 from workers.models.qwen3_tts.code2wav_transformer import POSITION, Transformer
 
 _PREFIXES = (config.DECODER_PREFIX, config.ENCODER_PREFIX)
@@ -140,20 +140,6 @@ def load_code2wav(folder: Path, device: str | torch.device = "cpu", dtype: torch
     }
     fill_module(decoder, weights, f"{config.SPEECH_TOKENIZER}'s decoder")
     return fold(decoder).in_dtype(dtype)
-
-
-def code2wav_sizes(folder: Path) -> Code2WavSizes:
-    """What a checkpoint says of its decoder; raises ConfigError."""
-    stated = config.speech_tokenizer_config(folder).get("decoder_config")
-    if not isinstance(stated, dict):
-        raise config.ConfigError(f"{folder / config.SPEECH_TOKENIZER / 'config.json'} has no section decoder_config")
-    sizes = Code2WavSizes.from_config(stated)
-    if (sizes.samples_per_frame, sizes.codebooks) != (config.FRAME_SAMPLES, config.CODEBOOKS):
-        raise config.ConfigError(
-            f"the decoder makes {sizes.samples_per_frame} samples of {sizes.codebooks} codes a frame,"
-            f" not {config.FRAME_SAMPLES} of {config.CODEBOOKS}"
-        )
-    return sizes
 
 
 @torch.no_grad()

@@ -30,7 +30,7 @@ class ResidualQuantizer(nn.Module):
 
 
 class SplitQuantizer(nn.Module):
-    """Folded, one table of projected entries: a frame's latent is the sum of sixteen of them."""
+    """Folded, one table of projected entries: a frame's latent is the sum of one for each codebook."""
 
     def __init__(self, books: int, codes: int, width: int) -> None:
         super().__init__()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from workers.models.qwen3_tts import config
 from workers.models.qwen3_tts.config import ConfigError
 
 # What the authors' configuration class takes where a file, which may state differences only, leaves a field out.
@@ -87,4 +89,32 @@ class Code2WavSizes:
             latent_strides=tuple(fields["upsampling_ratios"]),
             strides=tuple(fields["upsample_rates"]),
             channels=fields["decoder_dim"],
+        )
+
+
+def code2wav_sizes(folder: Path) -> Code2WavSizes:
+    """What a checkpoint says of its decoder; raises ConfigError."""
+    path = folder / config.SPEECH_TOKENIZER / "config.json"
+    whole = config.speech_tokenizer_config(folder)
+    stated = whole.get("decoder_config")
+    if not isinstance(stated, dict):
+        raise ConfigError(f"{path} has no section decoder_config")
+    sizes = Code2WavSizes.from_config(stated)
+    if sizes.samples_per_frame != config.FRAME_SAMPLES:
+        raise ConfigError(f"the decoder makes {sizes.samples_per_frame} samples a frame, not {config.FRAME_SAMPLES}")
+    encoded = whole.get("encoder_valid_num_quantizers", sizes.codebooks)
+    if encoded != sizes.codebooks:
+        raise ConfigError(
+            f"{path}: encoder_valid_num_quantizers is {encoded!r}, and the decoder has {sizes.codebooks} codes a frame"
+        )
+    return sizes
+
+
+def check_codes(folder: Path) -> None:
+    """Raise ConfigError where a checkpoint's talker and decoder do not have the same codes."""
+    talker, decoder = config.load_config(folder), code2wav_sizes(folder)
+    if (talker.codebooks, talker.codes) != (decoder.codebooks, decoder.codes):
+        raise ConfigError(
+            f"{folder}: the talker draws {talker.codebooks} codes of {talker.codes} a frame, and its "
+            f"{config.SPEECH_TOKENIZER} takes {decoder.codebooks} of {decoder.codes}"
         )

@@ -1,4 +1,4 @@
-"""The code predictor: a small Qwen3 decoder over a frame's 16 positions, which gives codes 1..15 their logits.
+"""The code predictor: a small Qwen3 decoder over a frame's positions, which gives all codes but the first their logits.
 
 Position 0 is the talker's hidden state, position c + 1 the embedding of code c. The module has the published parameter
 names; fused, it holds the embeddings as one table, and beside it what the decoder's input projection makes of them.
@@ -118,7 +118,7 @@ class CodePredictor(nn.Module):
         return F.embedding(codes + self._offsets, self.embeddings)
 
     def embed_input(self, codes: Tensor, codebook: int) -> Tensor:
-        """(n,) int64 codes of `codebook` (1..15) -> (n, hidden): their projected embeddings."""
+        """(n,) int64 codes of `codebook` (from 1) -> (n, hidden): their projected embeddings."""
         return F.embedding(codes + (codebook - 1) * self.codes, self._projected)
 
     def new_cache(self, rows: int) -> Cache:

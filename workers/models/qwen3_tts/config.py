@@ -24,12 +24,11 @@ FRAME_RATE = 12.5  # a second
 SAMPLE_RATE = 24_000  # Hz
 FRAME_SAMPLES = 1_920
 CHANNELS = 1
-CODEBOOKS = 16
-CODES = 2_048  # of each codebook; the ids above them in the talker's vocabulary are no sounds
 ROWS = 1
 LEAD = 0
 MIN_FRAMES = 2  # before the end may be drawn
-SUPPRESSED = 1_024  # ids at the top of the talker's vocabulary that are never drawn, but for the end
+SUPPRESSED = 1_024  # ids above the codes in the talker's vocabulary: never drawn, but for the end
+MOST_CODES = 1 << 15  # of a codebook: codes are logged as int16
 CONTEXT = 32_768  # positions that the backbone was trained with
 
 # Chunks: of how many frames each is. The first is as short as can be, the next ones double, and all others are alike.
@@ -65,8 +64,11 @@ SPEAKER_ENCODER_PREFIX = "speaker_encoder."
 DECODER_PREFIX = "decoder."
 ENCODER_PREFIX = "encoder."
 
-# Of the random checkpoints that can be made: CustomVoice, VoiceDesign and Base.
-CHECKPOINT_SIZES = tuple(f"{size}{kind}" for size in ("tiny", "0.6b", "1.7b") for kind in ("", "-design", "-base"))
+# Of the random checkpoints that can be made: CustomVoice, VoiceDesign and Base, and a voice of few codes and phonemes.
+CHECKPOINT_SIZES = (
+    *(f"{size}{kind}" for size in ("tiny", "0.6b", "1.7b") for kind in ("", "-design", "-base")),
+    "tiny-8",
+)
 
 _Sizes = TypeVar("_Sizes")
 
@@ -133,12 +135,18 @@ class SpeakerEncoderConfig:
 class SpeechConfig:
     """A checkpoint's config.json.
 
-    speakers: ids in the talker's vocabulary, by name in lower case. dialects: the language that a speaker has of his
-    own, for those who have one. languages: ids in the talker's vocabulary, dialects included, by name in lower case.
+    codebooks: of a frame. im_start, im_end, tts_pad, tts_bos, tts_eos: ids of the text vocabulary. assistant: the id of
+    that word, or None where it is no token of its own. speakers: ids in the talker's vocabulary, by name in lower case.
+    dialects: the language that a speaker has of his own, for those who have one. languages: ids in the talker's
+    vocabulary, dialects included, by name in lower case.
     """
 
     task: str
     size: str
+    codebooks: int
+    im_start: int
+    im_end: int
+    assistant: int | None
     tts_pad: int
     tts_bos: int
     tts_eos: int
@@ -148,6 +156,11 @@ class SpeechConfig:
     speakers: Mapping[str, int]
     dialects: Mapping[str, str]
     languages: Mapping[str, int]
+
+    @property
+    def codes(self) -> int:
+        """Of each codebook; the ids above them in the talker's vocabulary are no sounds."""
+        return self.predictor.vocab_size
 
     @property
     def spoken_languages(self) -> list[str]:
@@ -171,14 +184,15 @@ def load_config(folder: Path) -> SpeechConfig:
         raise ConfigError(f"{path}: tts_model_type is {stated.get('tts_model_type')!r}, not one of {', '.join(TASKS)}")
     talker = _section(stated, "talker_config", path)
     predictor = _section(talker, "code_predictor_config", path)
-    for section, name in ((talker, "talker_config"), (predictor, "code_predictor_config")):
-        if section.get("num_code_groups") != CODEBOOKS:
-            raise ConfigError(f"{path}: {name} has {section.get('num_code_groups')} code groups, not {CODEBOOKS}")
     dialects = talker.get("spk_is_dialect") or {}
     try:
         config = SpeechConfig(
             task=stated["tts_model_type"],
             size=stated.get("tts_model_size") or "",
+            codebooks=_codebooks(talker, predictor, path),
+            im_start=stated["im_start_token_id"],
+            im_end=stated["im_end_token_id"],
+            assistant=stated.get("assistant_token_id"),
             tts_pad=stated["tts_pad_token_id"],
             tts_bos=stated["tts_bos_token_id"],
             tts_eos=stated["tts_eos_token_id"],
@@ -239,7 +253,6 @@ def speech_tokenizer_config(folder: Path) -> dict[str, Any]:
         ("input_sample_rate", SAMPLE_RATE),
         ("decode_upsample_rate", FRAME_SAMPLES),
         ("encode_downsample_rate", FRAME_SAMPLES),
-        ("encoder_valid_num_quantizers", CODEBOOKS),
     ):
         if stated.get(name, wanted) != wanted:
             raise ConfigError(f"{path}: {name} is {stated[name]!r}, not {wanted}")
@@ -279,20 +292,35 @@ def _sizes(kind: type[_Sizes], stated: Mapping[str, Any], section: str, path: Pa
     return kind(**{name: stated[name] for name in names})
 
 
+def _codebooks(talker: Mapping[str, Any], predictor: Mapping[str, Any], path: Path) -> int:
+    """Of a frame, the first one included."""
+    codebooks, others = talker.get("num_code_groups"), predictor.get("num_code_groups")
+    if type(codebooks) is not int or codebooks < 2:
+        raise ConfigError(f"{path}: talker_config has {codebooks!r} code groups (num_code_groups), not 2 or more")
+    if others != codebooks:
+        raise ConfigError(f"{path}: talker_config has {codebooks} code groups, and code_predictor_config {others!r}")
+    return codebooks
+
+
 def _check_ids(config: SpeechConfig, path: Path) -> None:
-    talker = config.talker
-    if config.predictor.vocab_size != CODES:
-        raise ConfigError(f"{path}: code_predictor_config has {config.predictor.vocab_size} codes, not {CODES}")
+    talker, codes = config.talker, config.codes
+    if type(codes) is not int or not 2 <= codes <= MOST_CODES:
+        raise ConfigError(f"{path}: code_predictor_config has {codes!r} codes (vocab_size), not 2 to {MOST_CODES}")
+    if talker.vocab_size != codes + SUPPRESSED:
+        raise ConfigError(
+            f"{path}: talker_config has {talker.vocab_size} ids (vocab_size), not the predictor's {codes} codes and "
+            f"{SUPPRESSED} that steer"
+        )
     steering = [getattr(talker, field.name) for field in fields(TalkerConfig) if field.name.startswith("codec_")]
     for id_ in (*steering, *config.speakers.values(), *config.languages.values()):
-        if not CODES <= id_ < talker.vocab_size:
+        if not codes <= id_ < talker.vocab_size:
             raise ConfigError(f"{path}: id {id_} is a code, or beyond the talker's {talker.vocab_size} ids")
-    if not talker.vocab_size - SUPPRESSED <= talker.codec_eos_token_id:
-        raise ConfigError(f"{path}: codec_eos_token_id {talker.codec_eos_token_id} is not among the suppressed ids")
     if config.task == CUSTOM_VOICE and not config.speakers:
         raise ConfigError(f"{path}: a {CUSTOM_VOICE} model without speakers (spk_id)")
     for name, dialect in config.dialects.items():
         if dialect not in config.languages:
             raise ConfigError(f"{path}: speaker {name!r} speaks {dialect!r}, which is no language there")
-    if not max(config.tts_pad, config.tts_bos, config.tts_eos) < talker.text_vocab_size:
-        raise ConfigError(f"{path}: the tts_ token ids are beyond the {talker.text_vocab_size} text tokens")
+    words = (config.im_start, config.im_end, config.tts_pad, config.tts_bos, config.tts_eos)
+    for id_ in words if config.assistant is None else (*words, config.assistant):
+        if not 0 <= id_ < talker.text_vocab_size:
+            raise ConfigError(f"{path}: text token {id_} is beyond the {talker.text_vocab_size} text tokens")

@@ -245,10 +245,11 @@ class SpeechContract(Contract):
     def _reserve(self, frames: int, first_chunk: int) -> int:
         """Bytes: all PCM, the codes (each in a span, and before that in a hop), the reference, and the events."""
         pcm = frames * config.FRAME_SAMPLES * config.CHANNELS * 2
-        codes = 2 * frames * config.CODEBOOKS * 2
+        codes = 2 * frames * self._config.codebooks * 2
         reference = 0
         if self._config.task == config.BASE:
-            reference = self._config.speaker_encoder.enc_dim * 4 + config.MAX_REFERENCE_FRAMES * config.CODEBOOKS * 2
+            reference = self._config.speaker_encoder.enc_dim * 4
+            reference += config.MAX_REFERENCE_FRAMES * self._config.codebooks * 2
         chunks = config.plan(first_chunk).count(frames)
         return pcm + codes + reference + chunks * _CHUNK_ENVELOPES + _ENVELOPES
 

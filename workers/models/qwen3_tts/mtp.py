@@ -1,4 +1,4 @@
-"""Multi-token prediction within a step: the 15 residual codes of a frame, right after its first code is drawn.
+"""Multi-token prediction within a step: the residual codes of a frame, right after its first code is drawn.
 
 There is no deferred path: a step that draws a frame draws all of it.
 """

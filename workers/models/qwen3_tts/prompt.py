@@ -18,9 +18,8 @@ from workers.models.qwen_tokenizer import encode
 
 NOTHING = -1  # in place of a codec token: the position holds the text alone, or what `Prompt` says
 
-_ROLE = 3  # tokens of "<|im_start|>assistant\n"
-_AFTER_TEXT = 5  # tokens of "<|im_end|>\n<|im_start|>assistant\n"
-_AFTER_REFERENCE = 2  # tokens of "<|im_end|>\n"
+_ROLE = "<|im_start|>assistant\n"
+_END = "<|im_end|>\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,7 @@ class Prompt:
 
     text: for each position, the id of its text token. codec: for each position, an id of the talker's vocabulary, or
     NOTHING. speaker: the position of the reference's speaker vector, or None. frames: the positions of the frames that
-    it goes on from, each the sum of its 16 codes' embeddings: the reference's, and a passage's before. trailing: the
+    it goes on from, each the sum of its codes' embeddings: the reference's, and a passage's before. trailing: the
     text tokens whose embeddings are added to what follows draws 0, 1, ...; the padding token's from there on.
     """
 
@@ -49,16 +48,15 @@ def build_prompt(
         params: a JobRequested's, with nothing left to resolve.
         frames: of an in-context clone's reference, and of what was said of the text before.
     """
-    spoken = encode(tokenizer, f"<|im_start|>assistant\n{text}<|im_end|>\n<|im_start|>assistant\n")
+    role, words = _said(tokenizer, text, _END + _ROLE)
     draft = _Draft(stated)
     if instructions := _instructions(stated, params):
         draft.say(encode(tokenizer, f"<|im_start|>user\n{instructions}<|im_end|>\n"))
-    draft.say(spoken[:_ROLE])
+    draft.say(role)
     draft.steer(_language(stated, params), _speaker(stated, params), clone=params["task_type"] == config.BASE)
-    words = spoken[_ROLE:-_AFTER_TEXT]
     if in_context(params):
-        heard = f"<|im_start|>assistant\n{params['ref_text']}<|im_end|>\n"
-        words = encode(tokenizer, heard)[_ROLE:-_AFTER_REFERENCE] + words
+        _, heard = _said(tokenizer, params["ref_text"], _END)
+        words = heard + words
     words.append(stated.tts_eos)
     if params["non_streaming_mode"]:
         draft.whole_text(words)
@@ -76,6 +74,13 @@ def prompt_length(prompt: Prompt) -> int:
 def in_context(params: Mapping[str, Any]) -> bool:
     """Whether the request is a clone that goes on from its reference's own frames."""
     return params["task_type"] == config.BASE and not params["x_vector_only_mode"]
+
+
+def _said(tokenizer: Tokenizer, text: str, after: str) -> tuple[list[int], list[int]]:
+    """The role's tokens and those of what it says, parted by number: a text's beginning may be one with a line end."""
+    role, rest = (len(encode(tokenizer, piece)) for piece in (_ROLE, after))
+    tokens = encode(tokenizer, f"{_ROLE}{text}{after}")
+    return tokens[:role], tokens[role : len(tokens) - rest]
 
 
 def _instructions(stated: config.SpeechConfig, params: Mapping[str, Any]) -> str:

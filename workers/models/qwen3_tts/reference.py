@@ -64,7 +64,7 @@ class ReferenceEncoder:
 
     @torch.inference_mode()
     def reference_codes(self, pcm: np.ndarray, rate: int) -> np.ndarray:
-        """(samples,) float32 -> (frames, 16) int16, a frame for each begun 80 ms."""
+        """(samples,) float32 -> (frames, codebooks) int16, a frame for each begun 80 ms."""
         heard = self._heard(pcm, rate)
         with _full_precision():
             return self._speech(heard).to(torch.int16).cpu().numpy()
@@ -86,8 +86,9 @@ def _load_speaker_encoder(folder: Path, device: torch.device) -> SpeakerEncoder:
 
 def _load_speech_encoder(folder: Path, device: torch.device) -> SpeechEncoder:
     tensors = _encoder_tensors(folder, config.SPEECH_TOKENIZER, config.ENCODER_PREFIX, device)
-    stated = config.speech_tokenizer_config(folder).get("encoder_config") or {}
-    return _filled(SpeechEncoder, SpeechEncoderConfig.read(stated), tensors, "the speech tokenizer's encoder")
+    talker, stated = config.load_config(folder), config.speech_tokenizer_config(folder).get("encoder_config") or {}
+    sizes = SpeechEncoderConfig.read(stated, talker.codebooks, talker.codes)
+    return _filled(SpeechEncoder, sizes, tensors, "the speech tokenizer's encoder")
 
 
 def _encoder_tensors(folder: Path, component: str, prefix: str, device: torch.device) -> dict[str, torch.Tensor]:

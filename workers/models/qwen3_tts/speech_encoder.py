@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from workers.checkpoints import CheckpointError
-from workers.models.qwen3_tts.config import CODEBOOKS, FRAME_SAMPLES, SAMPLE_RATE
+from workers.models.qwen3_tts.config import FRAME_SAMPLES, SAMPLE_RATE
 
 _DOWNSAMPLE = 2  # after the transformer
 _LEAST_USAGE = 1e-5
@@ -30,8 +30,9 @@ _FIXED = {
 
 @dataclass(frozen=True, slots=True)
 class SpeechEncoderConfig:
-    """Sizes, as `encoder_config` states them; the defaults are Mimi's."""
+    """How many codebooks of a frame count, and sizes as `encoder_config` states them; the defaults are Mimi's."""
 
+    codebooks: int
     hidden_size: int = 512
     num_filters: int = 64
     num_residual_layers: int = 1
@@ -55,19 +56,26 @@ class SpeechEncoderConfig:
     rope_theta: float = 10_000.0
 
     @classmethod
-    def read(cls, encoder: Mapping[str, Any]) -> SpeechEncoderConfig:
-        """From `encoder_config`, which may leave out everything; raises CheckpointError for another kind of encoder."""
+    def read(cls, encoder: Mapping[str, Any], codebooks: int, codes: int) -> SpeechEncoderConfig:
+        """From `encoder_config`, which may leave out everything; raises CheckpointError for another kind of encoder.
+
+        Args:
+            codebooks, codes: the talker's.
+        """
         for name, value in _FIXED.items():
             if encoder.get(name, value) != value:
                 raise CheckpointError(f"encoder_config: {name} is {encoder[name]!r}; only {value!r} is known")
         named = {name: encoder[name] for name in cls.__dataclass_fields__ if name in encoder}
-        sizes = cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in named.items()})
+        named = {name: tuple(value) if isinstance(value, list) else value for name, value in named.items()}
+        sizes = cls(**named | {"codebooks": codebooks})
         if sizes.frame_samples != FRAME_SAMPLES:
             raise CheckpointError(
                 f"encoder_config: its strides make {sizes.frame_samples} samples, not {FRAME_SAMPLES}"
             )
-        if not sizes.num_semantic_quantizers < CODEBOOKS <= sizes.num_quantizers:
-            raise CheckpointError(f"encoder_config: {CODEBOOKS} codebooks cannot be had of {sizes.num_quantizers}")
+        if not sizes.num_semantic_quantizers < codebooks <= sizes.num_quantizers:
+            raise CheckpointError(f"encoder_config: {codebooks} codebooks cannot be had of {sizes.num_quantizers}")
+        if sizes.codebook_size != codes:
+            raise CheckpointError(f"encoder_config: codebook_size is {sizes.codebook_size}, and the talker has {codes}")
         return sizes
 
     @property
@@ -88,12 +96,13 @@ class SpeechEncoder(nn.Module):
             config.hidden_size, config.hidden_size, 2 * _DOWNSAMPLE, stride=_DOWNSAMPLE, bias=False, pad="replicate"
         )
         self.quantizer = _SplitQuantizer(config)
+        self._codebooks = config.codebooks
 
     def forward(self, pcm: Tensor) -> Tensor:
-        """(samples,) float32 -> (frames, 16) int64, a frame for each begun 1,920 samples."""
+        """(samples,) float32 -> (frames, codebooks) int64, a frame for each begun 1,920 samples."""
         hidden = self.encoder(pcm[None, None])
         hidden = self.encoder_transformer(hidden.transpose(1, 2)).transpose(1, 2)
-        return self.quantizer(self.downsample(hidden), CODEBOOKS)
+        return self.quantizer(self.downsample(hidden), self._codebooks)
 
 
 class _CausalConvolution(nn.Module):

@@ -1,4 +1,4 @@
-"""The talker: the prompt's embeddings, frame feedback, and the draw of a frame's sixteen codes."""
+"""The talker: the prompt's embeddings, frame feedback, and the draw of a frame's codes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,6 @@ class SpeechTalker:
     """
 
     rows = config.ROWS
-    codebooks = config.CODEBOOKS
     lead = config.LEAD
 
     def __init__(
@@ -63,6 +62,7 @@ class SpeechTalker:
         stated: config.SpeechConfig,
         jobs: int,
     ) -> None:
+        self.codebooks = stated.codebooks
         self.context = stated.talker.max_position_embeddings
         self.mtp = MTPState(predictor, codec, jobs)
         self._backbone = backbone
@@ -74,7 +74,7 @@ class SpeechTalker:
         self._stated = stated
         self._end = stated.talker.codec_eos_token_id
         device = codec.device
-        self._never = torch.arange(len(codec), device=device) >= len(codec) - config.SUPPRESSED
+        self._never = torch.arange(len(codec), device=device) >= stated.codes
         self._never[self._end] = False
         self._sampling = Sampling(jobs, device)
         self._penalty = torch.ones(jobs, dtype=torch.float32, device=device)
@@ -112,7 +112,7 @@ class SpeechTalker:
 
         Args:
             reference: for a clone, what its recording became.
-            context: (frames, 16) int16, for a passage that goes on from another: what was said before.
+            context: (frames, codebooks) int16, for a passage that goes on from another: what was said before.
 
         Raises:
             ValueError: a sampling parameter is out of its range, or the request does not fit the checkpoint.
@@ -139,7 +139,7 @@ class SpeechTalker:
 
     @staticmethod
     def _known(request: JobRequested, reference: Reference | None, context: np.ndarray | None) -> list[np.ndarray]:
-        """The frames that the prompt ends with, (frames, 16) int16 each: those of an in-context clone come first."""
+        """The frames that the prompt ends with, (frames, codebooks) int16: those of an in-context clone come first."""
         if request.params["task_type"] == config.BASE and reference is None:
             raise ValueError("a clone needs its reference")
         known = [] if context is None else [context]
@@ -172,7 +172,7 @@ class SpeechTalker:
         return torch.tensor(ids, dtype=torch.int64, device=self._codec.device)
 
     def feedback(self, codes: Tensor, slots: Tensor, draws: Tensor) -> Tensor:
-        """(n, 16) int64 -> (n, hidden): the sum of the codes' embeddings, and the text token that goes with the draw.
+        """(n, codebooks) int64 -> (n, hidden): the codes' embeddings, and the text token that goes with the draw.
 
         They are added one after the other, since the order of a reduction may depend on its shape.
         """
@@ -180,7 +180,7 @@ class SpeechTalker:
         return self._embed_frames(codes) + text
 
     def _embed_frames(self, codes: Tensor) -> Tensor:
-        """(n, 16) int64 -> (n, hidden)."""
+        """(n, codebooks) int64 -> (n, hidden)."""
         total = F.embedding(codes[:, 0], self._codec).float()
         for residual in self._predictor.embed(codes[:, 1:]).unbind(dim=1):
             total += residual
@@ -211,7 +211,7 @@ class SpeechTalker:
         seen = seen_codes(drawing.history[slots, :, 0], draws, logits.shape[-1])
         logits = penalise(logits, seen, self._penalty[slots]).masked_fill_(self._never, -torch.inf)
         logits[:, self._end].masked_fill_(draws < config.MIN_FRAMES, -torch.inf)
-        keys = draw_keys(drawing.seeds, draws * config.CODEBOOKS)
+        keys = draw_keys(drawing.seeds, draws * self.codebooks)
         return self._sampling.draw(logits, slots, keys, noise_of_all(keys, logits.shape[-1]))
 
 
@@ -228,13 +228,13 @@ class _TextProjection(nn.Module):
 class _Beside(nn.Module):
     """What the talker has beside its decoder, under the published names."""
 
-    def __init__(self, stated: config.TalkerConfig, predictor: Qwen3Config) -> None:
+    def __init__(self, stated: config.TalkerConfig, predictor: Qwen3Config, codebooks: int) -> None:
         super().__init__()
         self.codec_embedding = nn.Embedding(stated.vocab_size, stated.hidden_size)
         self.text_embedding = nn.Embedding(stated.text_vocab_size, stated.text_hidden_size)
         self.text_projection = _TextProjection(stated.text_hidden_size, stated.hidden_size)
         self.codec_head = nn.Linear(stated.hidden_size, stated.vocab_size, bias=False)
-        self.code_predictor = CodePredictor(predictor, config.CODEBOOKS, stated.hidden_size)
+        self.code_predictor = CodePredictor(predictor, codebooks, stated.hidden_size)
 
     def projected_text(self) -> Tensor:
         """(text tokens, hidden)."""
@@ -264,7 +264,8 @@ def load_talker(folder: Path, settings: dict[str, Any], embed_tokens: EmbedToken
     decoder = Qwen3Config.from_json(section)
     with torch.device("meta"):
         backbone = Qwen3(decoder) if embed_tokens is None else None
-        beside = _Beside(stated.talker, Qwen3Config.from_json(section["code_predictor_config"]))
+        predictor = Qwen3Config.from_json(section["code_predictor_config"])
+        beside = _Beside(stated.talker, predictor, stated.codebooks)
     of_decoder, others = _weights(folder, device, _DTYPES.get(dtype), decoder=backbone is not None)
     fill_module(beside, others, "the talker")
     if backbone is not None:
