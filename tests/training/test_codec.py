@@ -36,16 +36,10 @@ def test_each_book_brings_the_latents_nearer():
     for _ in range(300):
         trained.quantise(latents)
     trained.eval()
-    # Half of the width is all that a book of half the width can say.
-    in_reach = [
-        books.input_proj(target) @ published.output_proj.weight[..., 0].T
-        for books, published in ((trained.first, trained.decoder.quantizer.rvq_first),)
-    ][0]
     errors = []
     for kept in (1, 3, 8):
         coded = trained.quantise(latents, torch.full((4,), kept))
         errors.append((coded.latents.flatten(0, 1) - target).square().mean().item())
-    assert errors[0] < target.square().mean() + in_reach.square().mean()
     assert errors == sorted(errors, reverse=True)
     assert errors[-1] < 0.9 * errors[0]
 

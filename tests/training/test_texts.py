@@ -116,7 +116,7 @@ def test_a_line_that_the_teacher_cannot_read_is_left_out(few):
 
 
 def test_lines_are_read_as_they_were_written(tmp_path):
-    lines = [Line("austen-000001", "It is a truth.", "Its@."), Line("date-000002", "May 5?", "mA fIf?")]
+    lines = [Line("austen-000001", "It is a truth.", ("Its@.",)), Line("date-000002", "May 5?", ("mA fIf?",))]
     write(tmp_path / "train.tsv", lines)
     assert (tmp_path / "train.tsv").read_text("utf-8").splitlines()[1] == "date-000002\tMay 5?\tmA fIf?"
     assert read(tmp_path / "train.tsv") == lines
@@ -134,7 +134,7 @@ def test_the_test_lines_are_a_hundred_of_all_kinds_and_lengths_and_clean():
 
 
 def test_the_report_has_every_source_with_its_licence_and_the_hours():
-    line = Line("austen-000001", "One two three four.", "a" * 16 * 3600)
+    line = Line("austen-000001", "One two three four.", ("a" * 16 * 3600,))
     described = report.describe([line] * 2)
     assert "about 2.0 hours" in described and "| 4 to 8 | 2 | 100.0% |" in described
     assert f"{2 * 16 * 3600:,} phonemes of 1 kinds; 1 kinds of pairs, 1 of them in fewer than 30 lines" in described

@@ -32,19 +32,21 @@ class Run:
     def steps(self) -> list[tuple[str, Callable[[Path], list[str]]]]:
         """The result of each step, and the command that makes it: a module of this package and its arguments."""
         out = self._out
+        speech, codec, codes, talker = (str(out / name) for name in ("speech", "codec", "codes", "talker"))
+        lines, held_out = str(out / "texts" / "train.tsv"), str(out / "texts" / "test.tsv")
         return [
-            ("lines.tsv", lambda result: ["texts", "--sources", str(self._sources), "--out", str(result)]),
-            ("held_out", lambda result: ["teacher", _HELD_OUT, str(result)]),
-            ("speech", lambda result: ["teacher", f"{out}/lines.tsv", str(result), "--hours", str(self._hours)]),
-            ("codec", lambda result: ["train_codec", f"{out}/speech", str(result), "--minutes", f"{self._codec_minutes}"]),
+            ("texts", lambda result: ["texts", "--sources", str(self._sources), "--out", f"{result}/train.tsv"]),
+            ("spoken", lambda result: ["teacher", held_out, str(result)]),
+            ("speech", lambda result: ["teacher", lines, str(result), "--hours", str(self._hours)]),
+            ("codec", lambda result: ["train_codec", speech, str(result), "--minutes", str(self._codec_minutes)]),
             (
-                "codec.heard",
-                lambda result: ["judge", "codec", f"{out}/held_out", f"{out}/codec", _HELD_OUT, "--out", str(result),
+                "heard",
+                lambda result: ["judge", "codec", str(out / "spoken"), codec, held_out, "--out", str(result),
                                 "--at-most", str(_CODEC_ERRORS)],
             ),
-            ("codes", lambda result: ["code_speech", f"{out}/speech", f"{out}/codec", str(result)]),
-            ("talker", lambda result: ["train_talker", f"{out}/codes", str(result), "--minutes", f"{self._talker_minutes}"]),
-            ("voice", lambda result: ["export", f"{out}/codec", f"{out}/talker", str(result)]),
+            ("codes", lambda result: ["code_speech", speech, codec, str(result)]),
+            ("talker", lambda result: ["train_talker", codes, str(result), "--minutes", str(self._talker_minutes)]),
+            ("voice", lambda result: ["export", codec, talker, str(result)]),
         ]  # fmt: skip
 
     def run(self) -> None:
@@ -62,7 +64,6 @@ class Run:
             print(f"{result} after {time.monotonic() - begun:.0f} s", flush=True)
 
 
-_HELD_OUT = str(Path(__file__).parent / "held_out.tsv")
 _CODEC_ERRORS = 0.04  # of the words of speech that was coded and decoded again
 
 

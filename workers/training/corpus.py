@@ -1,4 +1,4 @@
-"""The corpus: lines of text with their phonemes, and a folder of what was spoken of them."""
+"""A folder of speech: what the teacher made of the lines."""
 
 from __future__ import annotations
 
@@ -13,31 +13,6 @@ from workers.models.qwen3_tts.config import FRAME_SAMPLES, SAMPLE_RATE
 
 if TYPE_CHECKING:
     from workers.training.teacher import Spoken
-
-SENTENCE_BREAK = "\x1f"  # between the phoneme strings of a line's sentences, in a file of lines
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """number: its id in the corpus. sentences: their phonemes, as Hibari's front end gives them."""
-
-    number: int
-    text: str
-    sentences: tuple[str, ...]
-
-    @property
-    def phonemes(self) -> str:
-        """As the student reads them."""
-        return " ".join(self.sentences)
-
-
-def read_lines(path: Path) -> list[Line]:
-    """Of a file with a number, a text and phonemes in each line, between tabs."""
-    lines = []
-    for row in path.read_text(encoding="utf-8").splitlines():
-        number, text, phonemes = row.split("\t")
-        lines.append(Line(int(number), text, tuple(phonemes.split(SENTENCE_BREAK))))
-    return lines
 
 
 class SpeechWriter:
@@ -57,7 +32,7 @@ class SpeechWriter:
     def add(self, spoken: Spoken) -> None:
         spoken.pcm.tofile(self._pcm)
         entry = {
-            "number": spoken.line.number,
+            "id": spoken.line.id,
             "phonemes": spoken.line.phonemes,
             "start": self._samples // FRAME_SAMPLES,
             "frames": len(spoken.pcm) // FRAME_SAMPLES,
@@ -78,7 +53,7 @@ class SpeechWriter:
 class Utterance:
     """Where a line's speech lies, in frames; ends: of each phoneme, in frames from the utterance's start."""
 
-    number: int
+    id: str
     phonemes: str
     start: int
     frames: int

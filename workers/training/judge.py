@@ -20,7 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from workers.models.qwen3_tts.config import SAMPLE_RATE
-from workers.training.corpus import Speech, read_lines
+from workers.training.corpus import Speech
+from workers.training.lines import read
 
 _SECONDS = 120  # that a server may take for a sentence
 
@@ -60,7 +61,7 @@ class Listener:
         return jiwer.wer([one.said for one in result], [one.heard for one in result]), result
 
 
-def decoded(speech: Speech, texts: dict[int, str], codec_folder: Path, out: Path) -> Iterable[tuple[Path, str]]:
+def decoded(speech: Speech, texts: dict[str, str], codec_folder: Path, out: Path) -> Iterable[tuple[Path, str]]:
     """The speech as the codec gives it back, in files."""
     import torch
 
@@ -74,18 +75,18 @@ def decoded(speech: Speech, texts: dict[int, str], codec_folder: Path, out: Path
         with torch.no_grad():
             made = sound_of(codec.decoder, codec.quantise(codec.encoder(sound)).latents)[0]
         pcm = (made.clamp(-1, 1) * 32767).to(torch.int16).numpy()
-        yield write_wav(out / f"{utterance.number}.wav", pcm), texts[utterance.number]
+        yield write_wav(out / f"{utterance.id}.wav", pcm), texts[utterance.id]
 
 
-def served(url: str, texts: dict[int, str], out: Path) -> Iterable[tuple[Path, str]]:
+def served(url: str, model: str, texts: dict[str, str], out: Path) -> Iterable[tuple[Path, str]]:
     """What a server says, in files."""
     out.mkdir(parents=True, exist_ok=True)
-    for number, text in texts.items():
-        body = json.dumps({"input": text, "seed": number, "response_format": "pcm"}).encode()
+    for id_, text in texts.items():
+        body = json.dumps({"input": text, "seed": 1, "model": model, "response_format": "pcm"}).encode()
         asked = urllib.request.Request(f"{url}/v1/audio/speech", body, {"Content-Type": "application/json"})
         with urllib.request.urlopen(asked, timeout=_SECONDS) as answer:
             pcm = np.frombuffer(answer.read(), np.int16)
-        yield write_wav(out / f"{number}.wav", pcm), text
+        yield write_wav(out / f"{id_}.wav", pcm), text
 
 
 def write_wav(path: Path, pcm: np.ndarray) -> Path:
@@ -106,16 +107,17 @@ def main() -> None:
     codec.add_argument("codec", type=Path)
     server = what.add_parser("served")
     server.add_argument("url")
+    server.add_argument("--model", default="qwen3_tts")
     for one in (codec, server):
         one.add_argument("lines", type=Path)
         one.add_argument("--out", type=Path, default=Path("heard"))
         one.add_argument("--at-most", type=float, help="fail above this rate")
     args = parser.parse_args()
-    texts = {line.number: line.text for line in read_lines(args.lines)}
+    texts = {line.id: line.text for line in read(args.lines)}
     if args.what == "codec":
         sounds = decoded(Speech(args.speech), texts, args.codec, args.out)
     else:
-        sounds = served(args.url, texts, args.out)
+        sounds = served(args.url, args.model, texts, args.out)
     rate, each = Listener().rate(sounds)
     for one in each:
         print(f"{one.errors:.2f}\t{one.said}\t{one.heard}")

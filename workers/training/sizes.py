@@ -11,7 +11,7 @@ CODES = 512  # of each codebook
 
 TALKER = {
     "hidden_size": 320,
-    "intermediate_size": 896,
+    "intermediate_size": 800,
     "num_hidden_layers": 7,
     "num_attention_heads": 5,
     "num_key_value_heads": 5,

@@ -1,4 +1,4 @@
-"""A training step that is captured once, where there is a GPU, and replayed: small models wait for launches otherwise."""
+"""A training step that is captured once, where there is a GPU, and replayed: a small model waits for launches else."""
 
 from __future__ import annotations
 

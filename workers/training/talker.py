@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from workers.models.qwen3_tts.talker import Beside
+from workers.models.qwen3_tts.talker import _Beside as Beside
 from workers.runners.torch_qwen3 import Qwen3, Qwen3Config
 from workers.training.qwen3_forward import hidden_states, init_decoder
 
@@ -72,17 +72,34 @@ class TrainedTalker(nn.Module):
             codes: (all frames, codebooks) int64.
             frames: of so many, chosen at random, the residual codes are learned; there must be as many.
         """
+        hidden = self.hidden(rows, codes)
+        return Losses(
+            self._first(hidden, rows.next, codes),
+            self._residual(hidden, rows.next, codes, frames),
+            _loss(self.aligned(hidden), rows.phoneme),
+        )
+
+    def hidden(self, rows: Rows, codes: Tensor) -> Tensor:
+        """(B, L, hidden): the talker's hidden states, from which first codes are drawn."""
         heard = codes[rows.frame.clamp(min=0)]
         embeds = self._text(rows.text) + self._codec(rows.codec) + self._fed_back(heard, rows.frame != NONE)
         utterances = rows.utterance
         seen = utterances[:, :, None] == utterances[:, None]
         seen = seen & torch.ones_like(seen[0]).tril()
-        hidden = hidden_states(self.model, embeds, rows.position, seen)
-        return Losses(
-            self._first(hidden, rows.next, codes),
-            self._residual(hidden, rows.next, codes, frames),
-            self._phoneme(hidden, rows.phoneme),
-        )
+        return hidden_states(self.model, embeds, rows.position, seen)
+
+    def residual_logits(self, hidden: Tensor, codes: Tensor) -> list[Tensor]:
+        """Of each residual codebook, (n, codes), for frames of (n, codebooks) codes drawn from (n, hidden) states."""
+        predictor = self.beside.code_predictor
+        inputs = [hidden, F.embedding(codes[:, 0], self.beside.codec_embedding.weight)]
+        inputs += [
+            F.embedding(code, table.weight)
+            for table, code in zip(predictor.model.codec_embedding[:-1], codes[:, 1:-1].unbind(1), strict=True)
+        ]
+        projected = predictor.project(torch.stack([x.to(hidden.dtype) for x in inputs], dim=1))
+        positions = torch.arange(projected.shape[1], device=projected.device)
+        states = hidden_states(predictor.model, projected, positions)
+        return [head(states[:, codebook]) for codebook, head in enumerate(predictor.lm_head, start=1)]
 
     def _text(self, ids: Tensor) -> Tensor:
         return F.embedding(ids, self.beside.text_projection(self.beside.text_embedding.weight))
@@ -109,23 +126,9 @@ class TrainedTalker(nn.Module):
         chance = torch.rand(following.shape, device=following.device).masked_fill(following < 0, -1.0)
         chosen = chance.flatten().topk(frames).indices
         of_chosen = codes[following.flatten()[chosen]]
-        predictor = self.beside.code_predictor
-        inputs = [hidden.flatten(0, 1)[chosen], F.embedding(of_chosen[:, 0], self.beside.codec_embedding.weight)]
-        inputs += [
-            F.embedding(code, table.weight)
-            for table, code in zip(predictor.model.codec_embedding[:-1], of_chosen[:, 1:-1].unbind(1), strict=True)
-        ]
-        projected = predictor.project(torch.stack([x.to(inputs[0].dtype) for x in inputs], dim=1))
-        positions = torch.arange(projected.shape[1], device=projected.device)
-        states = hidden_states(predictor.model, projected, positions)
-        losses = [
-            _loss(head(states[:, codebook]), of_chosen[:, codebook])
-            for codebook, head in enumerate(predictor.lm_head, start=1)
-        ]
+        logits = self.residual_logits(hidden.flatten(0, 1)[chosen], of_chosen)
+        losses = [_loss(one, of_chosen[:, codebook]) for codebook, one in enumerate(logits, start=1)]
         return torch.stack(losses).mean()
-
-    def _phoneme(self, hidden: Tensor, phoneme: Tensor) -> Tensor:
-        return _loss(self.aligned(hidden), phoneme)
 
 
 def _loss(logits: Tensor, wanted: Tensor) -> Tensor:

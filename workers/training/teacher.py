@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -17,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from workers.models.qwen3_tts.config import FRAME_SAMPLES, SAMPLE_RATE
-from workers.training.corpus import Line, read_lines
+from workers.training.lines import Line, read
 
 GAIN = 2.0  # the teacher speaks at -26 LUFS
 _WINDOW = SAMPLE_RATE // 100
@@ -63,7 +64,7 @@ class Teacher:
         """The line's sentences one after another, each with its silences cut short."""
         pieces, ends, start = [], [], 0
         for sentence in line.sentences:
-            sound, sentence_ends = self._sentence(sentence, line.number)
+            sound, sentence_ends = self._sentence(sentence, zlib.crc32(line.id.encode()))
             pieces.append(sound)
             ends.append(start + sentence_ends)
             start += len(sound)
@@ -128,7 +129,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int)
     args = parser.parse_args()
     with SpeechWriter(args.out) as speech:
-        for spoken in speak(read_lines(args.lines)[: args.count], args.processes):
+        for spoken in speak(read(args.lines)[: args.count], args.processes):
             speech.add(spoken)
             if args.hours and speech.seconds >= 3600 * args.hours:
                 break

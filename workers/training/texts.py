@@ -164,7 +164,7 @@ def group_quotas(count: int, available: Mapping[Group, int]) -> dict[Group, int]
 
 def with_phonemes(of: Sequence[Line], phonemise: Phonemise) -> list[Line]:
     spoken = phonemise([line.text for line in of])
-    return [Line(line.id, line.text, phonemes) for line, phonemes in zip(of, spoken, strict=True)]
+    return [Line(line.id, line.text, sentences) for line, sentences in zip(of, spoken, strict=True)]
 
 
 class Phonemiser:
@@ -173,8 +173,8 @@ class Phonemiser:
     def __init__(self, processes: int):
         self._processes = processes
 
-    def __call__(self, texts: Sequence[str]) -> list[str]:
-        """The phonemes of each text, its sentences joined by a space; empty where the teacher would skip letters."""
+    def __call__(self, texts: Sequence[str]) -> list[tuple[str, ...]]:
+        """The phonemes of each text's sentences; none where the teacher would skip letters."""
         if self._processes == 1:
             load_teacher()
             return list(map(phonemes, texts))
@@ -189,9 +189,9 @@ def load_teacher() -> None:
     teacher = Hibari()
 
 
-def phonemes(text: str) -> str:
-    spoken = " ".join(teacher.phonemize(text))
-    return spoken if set(spoken) <= teacher.vocab.keys() else ""
+def phonemes(text: str) -> tuple[str, ...]:
+    spoken = teacher.phonemize(text)
+    return tuple(spoken) if set("".join(spoken)) <= teacher.vocab.keys() else ()
 
 
 def main() -> None:

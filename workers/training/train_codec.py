@@ -42,7 +42,7 @@ class Crops:
     """
 
     def __init__(self, speech: Speech, batch: int, frames: int, device: torch.device) -> None:
-        self._sound = torch.from_numpy(speech.frames[:]).to(device)
+        self._sound = torch.tensor(speech.frames, device=device)
         self._starts = torch.tensor([utterance.start for utterance in speech.utterances], device=device)
         self._starts = self._starts[self._starts < len(self._sound) - frames]
         self._batch, self._device = batch, device

@@ -1,6 +1,6 @@
 """Train talker and code predictor: `python -m workers.training.train_talker CODES OUT --minutes M`.
 
-Each utterance is laid out as the served model will be prompted. All rows lie on the device; a step draws some at random.
+Each utterance is laid out as the served model will be prompted. All rows lie on the device; a step draws some.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from workers.training.corpus import read_utterances
 from workers.training.packing import pack
 from workers.training.prompts import Prompter
 from workers.training.steps import CapturedStep, Figures, optimiser, remaining, set_rate
-from workers.training.talker import Rows, TrainedTalker
+from workers.training.talker import Losses, Rows, TrainedTalker
 from workers.training.voice import new_talker
 from workers.training.weights import load_weights, save_weights
 
@@ -75,13 +75,13 @@ class Trainer:
         self._talker.eval()
         sums = []
         for some in zip(*(field.split(4) for field in rows), strict=True):
-            there = Rows(*some)
+            there = Rows(*(field.long() for field in some))
             with self._autocast():
                 sums.append(torch.stack(self._talker(there, self._codes, min(512, int((there.next >= 0).sum())))))
         self._talker.train()
         return dict(zip(("first", "residual", "phoneme"), torch.stack(sums).mean(dim=0), strict=True))
 
-    def _losses(self, chosen: Tensor):  # noqa: ANN202
+    def _losses(self, chosen: Tensor) -> Losses:
         with self._autocast():
             return self._talker(Rows(*(field[chosen].long() for field in self._rows)), self._codes, self._frames)
 

@@ -10,14 +10,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from workers.models.qwen3_tts import config
-from workers.models.qwen3_tts.checkpoint import (
-    FEATURES,
-    PREPROCESSOR,
-    Size,
-    model_config,
-    speech_tokenizer_config,
-)
-from workers.models.qwen3_tts.talker import Beside
+from workers.models.qwen3_tts.checkpoint import _FEATURES as FEATURES
+from workers.models.qwen3_tts.checkpoint import _PREPROCESSOR as PREPROCESSOR
+from workers.models.qwen3_tts.checkpoint import Size
+from workers.models.qwen3_tts.checkpoint import _model_config as model_config
+from workers.models.qwen3_tts.checkpoint import _speech_tokenizer_config as speech_tokenizer_config
+from workers.models.qwen3_tts.talker import _Beside as Beside
 from workers.models.qwen3_tts.tokenizer import write_phoneme_tokenizer
 from workers.models.random_weights import write_json
 from workers.runners.torch_qwen3 import Qwen3Config
@@ -67,7 +65,7 @@ def write_configs(folder: Path, *, front_end: bool = True) -> None:
     talker["spk_id"] = {SPEAKER: _SPEAKER_ID}
     talker["spk_is_dialect"] = {SPEAKER: False}
     if not front_end:
-        del stated["text_front_end"]
+        stated.pop("text_front_end", None)
     write_json(folder / "config.json", stated)
     write_json(folder / "generation_config.json", _GENERATION)
     write_json(folder / "preprocessor_config.json", PREPROCESSOR)

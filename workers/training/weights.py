@@ -1,4 +1,7 @@
-"""Weights between training runs: bfloat16, in files small enough for any transfer. An optimiser starts anew from them."""
+"""Weights between training runs: bfloat16, in files small enough for any transfer.
+
+An optimiser starts anew from them.
+"""
 
 from __future__ import annotations
 

@@ -343,6 +343,7 @@ def _speech_tokenizer_config(widths: Size) -> dict[str, Any]:
         "decode_upsample_rate": config.FRAME_SAMPLES,
         "decoder_config": {
             **layers,
+            "sliding_window": 72,
             **widths.decoder,
             "codebook_size": widths.codes,
             "hidden_act": "silu",
@@ -350,7 +351,6 @@ def _speech_tokenizer_config(widths: Size) -> dict[str, Any]:
             "model_type": "",
             "num_quantizers": widths.codebooks,
             "rms_norm_eps": 1e-5,
-            "sliding_window": 72,
             "upsample_rates": list(_DECODER_RATES),
             "upsampling_ratios": list(_LATENT_RATIOS),
         },
