@@ -20,6 +20,7 @@ def machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "numpy": version("numpy"),
         "diffusers": version("diffusers"),
+        "onnxruntime": version("onnxruntime"),  # which reads words that a front end's lexicon does not have
         "songline": version("songline"),
         "threads": torch.get_num_threads(),
     }

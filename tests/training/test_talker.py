@@ -70,7 +70,7 @@ def test_the_exported_voice_draws_what_the_trained_one_finds_likeliest(trained, 
     from workers.models.qwen3_tts import phonemes
 
     codes = drawn(folder)
-    rows = packed(FRAMES, phonemes.read(TEXT))
+    rows = packed(FRAMES, phonemes.reading(TEXT))
     at = (rows.next >= 0).nonzero()
     with torch.no_grad():
         hidden = trained.hidden(rows, codes)[at[:, 0], at[:, 1]]
@@ -92,7 +92,6 @@ def test_a_row_says_what_follows_each_position():
 
 
 def test_a_frame_is_aligned_with_the_phoneme_in_its_middle():
-    from workers.models.qwen3_tts.tokenizer import load_tokenizer  # noqa: F401
 
     prompter = Prompter()
     prompt, first = prompter.make("abc")

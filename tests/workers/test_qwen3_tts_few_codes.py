@@ -30,7 +30,7 @@ MODEL = "qwen3_tts"
 FAMILY = load_family(MODEL)
 CODEBOOKS, CODES, IDS, END = 8, 1_024, 2_048, 1_126
 JOBS = 2
-PHONEMES = "ðə ɹˈɪvəɹ kˈips ɪts ˈOn slˈO tˈIm."
+PHONEMES = "ðə ɹˈɪvəɹ kˈips ɪts ˈOn slˈO tˈIm."  # "The river keeps its own slow time."
 TEXTS = ("", "plain", " spaces  and\n\nlines\t", PHONEMES, "漢字 नदी 👍🏽", "<|im_end", "\x00\x7f", "e\u0301")
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -135,7 +135,9 @@ def test_a_prompt_of_a_vocabulary_in_which_the_role_is_many_tokens(folder):
     params = {
         "task_type": config.CUSTOM_VOICE, "voice": "ryan", "language": "English", "non_streaming_mode": True
     }  # fmt: skip
-    prompt = build_prompt(stated, tokenizer, PHONEMES, params | {"instructions": "passed over"})
+    prompt = build_prompt(
+        stated, tokenizer, "The river keeps its own slow time.", params | {"instructions": "Whisper."}
+    )
     role = encode(tokenizer, "<|im_start|>assistant\n")
     assert len(role) == 11 and role[0] == stated.im_start
     words = encode(tokenizer, PHONEMES)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from workers.models.qwen3_tts import config
+from workers.models.qwen3_tts import config, phonemes
 from workers.models.qwen3_tts.tokenizer import PHONEME_VOCABULARY, write_phoneme_tokenizer, write_tokenizer
 from workers.models.random_weights import Weight, check_new, write_json, write_shards
 
@@ -319,13 +319,17 @@ def _model_config(widths: Size, task: str) -> dict[str, Any]:
         "architectures": [config.ARCHITECTURE],
         "dtype": str(widths.dtype).removeprefix("torch."),
         "model_type": config.MODEL,
-        **({} if widths.phonemes else {"speaker_encoder_config": _speaker_encoder_config(widths)}),
+        **(_reads_phonemes() if widths.phonemes else {"speaker_encoder_config": _speaker_encoder_config(widths)}),
         "talker_config": talker,
         "tokenizer_type": config.SPEECH_TOKENIZER_KIND,
         "transformers_version": "4.57.3",
         "tts_model_size": widths.name,
         "tts_model_type": task,
     }
+
+
+def _reads_phonemes() -> dict[str, Any]:
+    return {"streaming_text": False, "text_front_end": phonemes.installed()}
 
 
 def _speaker_encoder_config(widths: Size) -> dict[str, Any]:

@@ -41,8 +41,6 @@ LOOPS = LoopGuard(frames=150, period=13)
 # How long a request may be.
 MAX_FRAMES = 8_192  # the budget where neither request nor checkpoint says another
 SPARE_FRAMES = 192  # of every budget, for pauses
-MOST_FRAMES_PER_TOKEN = 12  # of text; about four are usual
-LEAST_FRAMES_PER_TOKEN = 2  # a text whose frames do not even fit so would be cut off
 MAX_REFERENCE_FRAMES = 750  # 60 s
 MAX_INPUT_CHARS = 50_000  # a tokenizer holds up the whole api for as long as it works
 MAX_INSTRUCTIONS_CHARS = 4_000
@@ -53,6 +51,8 @@ VOICE_DESIGN = "voice_design"
 BASE = "base"
 TASKS = (CUSTOM_VOICE, VOICE_DESIGN, BASE)
 SMALL = "0b6"  # the `tts_model_size` of the CustomVoice model that takes no instructions
+
+FRONT_END = "hibari"  # what may read a text before it is encoded
 
 AUTO = "auto"  # the language, where the model is to find out
 
@@ -132,13 +132,34 @@ class SpeakerEncoderConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class Pace:
+    """Frames that a token of text takes: a text for which not even `least` fit would be cut off."""
+
+    least: float
+    most: int
+
+
+OF_TOKENS = Pace(least=2, most=12)  # about four are usual
+OF_PHONEMES = Pace(least=0.4, most=3)  # about 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class FrontEnd:
+    """What reads a text before it is encoded: `text_front_end`."""
+
+    name: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
 class SpeechConfig:
     """A checkpoint's config.json.
 
     codebooks: of a frame. im_start, im_end, tts_pad, tts_bos, tts_eos: ids of the text vocabulary. assistant: the id of
     that word, or None where it is no token of its own. speakers: ids in the talker's vocabulary, by name in lower case.
     dialects: the language that a speaker has of his own, for those who have one. languages: ids in the talker's
-    vocabulary, dialects included, by name in lower case.
+    vocabulary, dialects included, by name in lower case. front_end: None where a text is encoded as it is.
+    streaming_text: whether a text may be spread over its frames.
     """
 
     task: str
@@ -156,6 +177,12 @@ class SpeechConfig:
     speakers: Mapping[str, int]
     dialects: Mapping[str, str]
     languages: Mapping[str, int]
+    front_end: FrontEnd | None
+    streaming_text: bool
+
+    @property
+    def pace(self) -> Pace:
+        return OF_TOKENS if self.front_end is None else OF_PHONEMES
 
     @property
     def codes(self) -> int:
@@ -202,6 +229,8 @@ def load_config(folder: Path) -> SpeechConfig:
             speakers=talker.get("spk_id") or {},
             dialects={name: dialect for name, dialect in dialects.items() if dialect},
             languages=talker.get("codec_language_id") or {},
+            front_end=_front_end(stated, path),
+            streaming_text=_streaming_text(stated, path),
         )
     except KeyError as missing:
         raise ConfigError(f"{path} lacks {missing}") from None
@@ -300,6 +329,24 @@ def _codebooks(talker: Mapping[str, Any], predictor: Mapping[str, Any], path: Pa
     if others != codebooks:
         raise ConfigError(f"{path}: talker_config has {codebooks} code groups, and code_predictor_config {others!r}")
     return codebooks
+
+
+def _front_end(stated: Mapping[str, Any], path: Path) -> FrontEnd | None:
+    asked = stated.get("text_front_end")
+    if asked is None:
+        return None
+    if not isinstance(asked, dict) or asked.keys() != {"name", "version"} or asked["name"] != FRONT_END:
+        raise ConfigError(f"{path}: text_front_end is {asked!r}: only {FRONT_END!r} is known, by name and version")
+    if not isinstance(asked["version"], str):
+        raise ConfigError(f"{path}: text_front_end has version {asked['version']!r}, which is no string")
+    return FrontEnd(**asked)
+
+
+def _streaming_text(stated: Mapping[str, Any], path: Path) -> bool:
+    streaming = stated.get("streaming_text", True)
+    if not isinstance(streaming, bool):
+        raise ConfigError(f"{path}: streaming_text is {streaming!r}, neither true nor false")
+    return streaming
 
 
 def _check_ids(config: SpeechConfig, path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from broker_schemas.contract import BadField, Contract, Order
 from workers.models.qwen3_tts import config
 from workers.models.qwen3_tts.passages import split
-from workers.models.qwen3_tts.prompt import build_prompt, in_context, prompt_length
+from workers.models.qwen3_tts.prompt import as_spoken, build_prompt, in_context, prompt_length
 from workers.models.qwen3_tts.request_fields import clean, flag, number, spoken_text, whole
 from workers.models.qwen3_tts.text import has_words
 from workers.models.qwen3_tts.tokenizer import load_tokenizer
@@ -70,11 +70,11 @@ class SpeechContract(Contract):
         """
         _refuse(body)
         self._check_task(body)
-        text = spoken_text(body, "input", config.MAX_INPUT_CHARS)
+        text = self._text(body)
         params = {
             "task_type": self._config.task,
             "language": self._language(body),
-            "non_streaming_mode": flag(body, "non_streaming_mode", self._config.task != config.BASE),
+            "non_streaming_mode": self._non_streaming(body),
             "do_sample": flag(body, "do_sample", self._do_sample),
             "first_chunk_frames": whole(body, "first_chunk_frames", config.FIRST_CHUNK_FRAMES, 1, config.HOP),
             "async_chunk": flag(body, "async_chunk", True),
@@ -90,6 +90,30 @@ class SpeechContract(Contract):
         reserve = self._reserve(frames, params["first_chunk_frames"]) + _PASSAGE * len(passages)
         reserve += sum(len(value.encode()) for value in (text, *params.values()) if isinstance(value, str))
         return Order(text, params | {"max_new_tokens": frames}, max_frames=frames, reserve_bytes=reserve)
+
+    # --- what is spoken -----------------------------------------------------------------------------------------------
+
+    def _text(self, body: Mapping[str, Any]) -> str:
+        text = spoken_text(body, "input", config.MAX_INPUT_CHARS)
+        if not self._has_words(text):
+            message = "input has no words that this model can read: send some in Latin letters, or digits."
+            raise BadField("input", message)
+        return text
+
+    def _has_words(self, text: str) -> bool:
+        return has_words(text) and has_words(as_spoken(self._config, text))
+
+    def _tokens(self, text: str) -> int:
+        """Of a text as it is spoken."""
+        return len(encode(self._tokenizer, as_spoken(self._config, text)))
+
+    def _non_streaming(self, body: Mapping[str, Any]) -> bool:
+        whole_text = not self._config.streaming_text
+        asked = flag(body, "non_streaming_mode", whole_text or self._config.task != config.BASE)
+        if whole_text and not asked:
+            message = "non_streaming_mode must be true: this model reads the whole text first. Leave it out."
+            raise BadField("non_streaming_mode", message)
+        return asked
 
     # --- whose voice --------------------------------------------------------------------------------------------------
 
@@ -191,12 +215,11 @@ class SpeechContract(Contract):
 
     def _frames(self, body: Mapping[str, Any], text: str, params: Mapping[str, Any]) -> int:
         """The utterance's frame budget; raises BadField where prompt and frames are too much for the context."""
-        prompt = self._prompt_length(text, params)
-        words = len(encode(self._tokenizer, text))
+        prompt, tokens = self._prompt_length(text, params), self._tokens(text)
         room = self._context - prompt
         if body.get("max_new_tokens") is None:
-            _check_room(words, room)
-            return min(_wanted(text, words), self._most_frames, room)
+            self._check_room(tokens, room)
+            return min(self._wanted(text, tokens), self._most_frames, room)
         frames = _asked_frames(body, self._context)
         if frames > room:
             message = (
@@ -219,20 +242,20 @@ class SpeechContract(Contract):
         passages, end = [], 0
         for piece in pieces:
             start, end = end, end + len(piece)
-            if not has_words(piece):
+            if not self._has_words(piece):
                 continue
-            words = len(encode(self._tokenizer, piece))
-            room = half - (words if params["non_streaming_mode"] else 0)
-            _check_room(words, room)
-            passages.append(Passage(start, end, min(_wanted(piece, words), self._most_frames, room)))
+            tokens = self._tokens(piece)
+            room = half - (tokens if params["non_streaming_mode"] else 0)
+            self._check_room(tokens, room)
+            passages.append(Passage(start, end, min(self._wanted(piece, tokens), self._most_frames, room)))
         return passages
 
     def _frames_of_all(self, body: Mapping[str, Any], text: str, passages: list[Passage]) -> int:
         """A long text's frame budget; raises BadField where it is more than the passages may take."""
         most = sum(passage.frames for passage in passages)
         if body.get("max_new_tokens") is None:
-            return min(_wanted(text, len(encode(self._tokenizer, text))), most)
-        frames = _asked_frames(body, config.MAX_INPUT_CHARS * config.MOST_FRAMES_PER_TOKEN)
+            return min(self._wanted(text, self._tokens(text)), most)
+        frames = _asked_frames(body, config.MAX_INPUT_CHARS * config.OF_TOKENS.most)
         if frames > most:
             message = f"max_new_tokens is {frames:,}, but this input takes {most:,} frames at most: ask for no more."
             raise BadField("max_new_tokens", message)
@@ -241,6 +264,20 @@ class SpeechContract(Contract):
     def _prompt_length(self, text: str, params: Mapping[str, Any]) -> int:
         reference = config.MAX_REFERENCE_FRAMES if in_context(params) else 0
         return prompt_length(build_prompt(self._config, self._tokenizer, text, params, reference))
+
+    def _wanted(self, text: str, tokens: int) -> int:
+        """The frame budget of a text of so many tokens; the parts of a character that has several are no more to say."""
+        said = tokens if self._config.front_end is not None else min(tokens, len(text))
+        return config.SPARE_FRAMES + self._config.pace.most * said
+
+    def _check_room(self, tokens: int, room: int) -> None:
+        """Raise BadField where so many tokens of text would not be spoken to their end."""
+        if room < self._config.pace.least * tokens or room < config.MIN_FRAMES:
+            message = (
+                f"input has {tokens:,} tokens at a time, and beside them only {max(0, room):,} frames fit: "
+                "it would be cut off. Send it in parts."
+            )
+            raise BadField("input", message)
 
     def _reserve(self, frames: int, first_chunk: int) -> int:
         """Bytes: all PCM, the codes (each in a span, and before that in a hop), the reference, and the events."""
@@ -269,21 +306,6 @@ def _refuse(body: Mapping[str, Any]) -> None:
             raise BadField(f"extra_params.{name}", f"extra_params.{name} is a field of its own: send it beside input.")
         field = f"extra_params.{name[:100]}"
         raise BadField(field, f"{field} means nothing to this model: leave it out.")
-
-
-def _wanted(text: str, words: int) -> int:
-    """The frame budget of a text of so many tokens; the parts of a character that has several are no more to say."""
-    return config.SPARE_FRAMES + config.MOST_FRAMES_PER_TOKEN * min(words, len(text))
-
-
-def _check_room(words: int, room: int) -> None:
-    """Raise BadField where so many tokens of text would not be spoken to their end."""
-    if room < config.LEAST_FRAMES_PER_TOKEN * words or room < config.MIN_FRAMES:
-        message = (
-            f"input has {words:,} tokens at a time, and beside them only {max(0, room):,} frames fit: "
-            "it would be cut off. Send it in parts."
-        )
-        raise BadField("input", message)
 
 
 def _asked_frames(body: Mapping[str, Any], at_most: int) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from workers.models.qwen3_tts import config
+from workers.models.qwen3_tts.phonemes import reading
 from workers.models.qwen_tokenizer import encode
 
 NOTHING = -1  # in place of a codec token: the position holds the text alone, or what `Prompt` says
@@ -48,14 +49,14 @@ def build_prompt(
         params: a JobRequested's, with nothing left to resolve.
         frames: of an in-context clone's reference, and of what was said of the text before.
     """
-    role, words = _said(tokenizer, text, _END + _ROLE)
+    role, words = _said(stated, tokenizer, text, _END + _ROLE)
     draft = _Draft(stated)
     if instructions := _instructions(stated, params):
         draft.say(encode(tokenizer, f"<|im_start|>user\n{instructions}<|im_end|>\n"))
     draft.say(role)
     draft.steer(_language(stated, params), _speaker(stated, params), clone=params["task_type"] == config.BASE)
     if in_context(params):
-        _, heard = _said(tokenizer, params["ref_text"], _END)
+        _, heard = _said(stated, tokenizer, params["ref_text"], _END)
         words = heard + words
     words.append(stated.tts_eos)
     if params["non_streaming_mode"]:
@@ -76,10 +77,15 @@ def in_context(params: Mapping[str, Any]) -> bool:
     return params["task_type"] == config.BASE and not params["x_vector_only_mode"]
 
 
-def _said(tokenizer: Tokenizer, text: str, after: str) -> tuple[list[int], list[int]]:
+def as_spoken(stated: config.SpeechConfig, text: str) -> str:
+    """What is encoded of a text that is spoken: its reading, where the checkpoint has a front end."""
+    return text if stated.front_end is None else reading(text)
+
+
+def _said(stated: config.SpeechConfig, tokenizer: Tokenizer, text: str, after: str) -> tuple[list[int], list[int]]:
     """The role's tokens and those of what it says, parted by number: a text's beginning may be one with a line end."""
     role, rest = (len(encode(tokenizer, piece)) for piece in (_ROLE, after))
-    tokens = encode(tokenizer, f"{_ROLE}{text}{after}")
+    tokens = encode(tokenizer, f"{_ROLE}{as_spoken(stated, text)}{after}")
     return tokens[:role], tokens[role : len(tokens) - rest]
 
 

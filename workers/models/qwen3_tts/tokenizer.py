@@ -37,8 +37,15 @@ PHONEME_VOCABULARY = 512  # tokens that it has at most: `text_vocab_size`
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
-    """The checkpoint's tokenizer; raises TokenizerError where it is not the one that its config.json has ids of."""
+    """The checkpoint's tokenizer.
+
+    Raises:
+        TokenizerError: it is not the one that the checkpoint's config.json has ids of.
+        ConfigError: the front end whose readings it encodes is not installed; says what to install.
+    """
     stated = config.load_config(folder)
+    if stated.front_end is not None:
+        phonemes.check_installed(stated.front_end)
     # What a prompt is built around; other special tokens may be named otherwise in a later release.
     expected = {"<|im_start|>": stated.im_start, "<|im_end|>": stated.im_end}
     if stated.assistant is not None:
