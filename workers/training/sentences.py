@@ -28,7 +28,7 @@ ALLOWED = re.compile(r"[A-Za-z0-9 .,;:?!'\"—()&%$£€°@#/+-]+")
 REFUSED = re.compile(
     r"://|\bwww\.|\.(?:com|org|net|py|html?|txt)\b"  # addresses and files
     r"|[:;]-?[)(DPp](?:\W|$)|\bx[dD]\b"  # emoticons
-    r"|([A-Za-z])\1\1|[?!.,]{4}|[a-z][A-Z]\w*[A-Z]|\w\(\)|\w\.\w+\.\w{3}|--|[@#/+&-]{2}"  # noises and code
+    r"|([A-Za-z])\1\1|[?!.,]{4}|[a-z][A-Z]\w*[A-Z]|\w\(\)|\w\.\w+\.\w{3}|--|[@#/+&—-]{2}"  # noises and code
     r"|^\W*[A-Z]{2}[A-Z'-]* [A-Z' -]+\W*$|[A-Z]{7}|''|\.:| /|/ |\b(?:n|v|vi|vt|adj|adv|excl)\.$"  # headings, labels
 )
 WORD = re.compile(r"[^ —]*[^\W_][^ —]*")
