@@ -34,9 +34,10 @@ def test_wordnet_gives_definitions_examples_and_words(tmp_path):
 
 
 def test_chats_give_one_message_after_the_other(tmp_path):
-    conversation = {"prompt": "?", "messages": [[{"text": "Hello"}, {"text": "You?"}], [{"text": "Fine"}]]}
-    put(tmp_path, "chitchat_dataset/dataset.json", json.dumps({"id": conversation}))
-    assert list(sources.chats(tmp_path)) == ["Hello", "You?", "Fine"]
+    long = " ".join(["long"] * 40)
+    messages = [[{"text": "Hello"}, {"text": "You? "}, {"text": long}], [{"text": f"{long}."}, {"text": ""}]]
+    put(tmp_path, "chitchat_dataset/dataset.json", json.dumps({"id": {"prompt": "?", "messages": messages}}))
+    assert list(sources.chats(tmp_path)) == ["Hello", "You?", f"{long}.", ""]
 
 
 def test_dialogues_give_their_turns(tmp_path):

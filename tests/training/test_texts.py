@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -24,9 +25,9 @@ def source(name: str, weight: float = 1) -> Source:
 
 
 def passages(name: str, count: int = 400):
-    """Sentences of 1 to 60 words, no two alike."""
+    """Sentences of 1 to 60 words, no two alike; but every other one is nearly the one before."""
     for number in range(count):
-        yield " ".join(f"{name}{number}x{place}" for place in range(1 + number % 60)) + "."
+        yield " ".join(f"{name}{number // 2}x{place}" for place in range(number % 60)) + f" {name}{number}."
 
 
 def spell(of):
@@ -95,6 +96,19 @@ def test_validation_lines_made_from_templates_are_held_out_too(few):
     assert any(line.origin in TEMPLATES for line in valid) and all(line.text in held_out for line in valid)
 
 
+def test_a_line_is_given_once():
+    candidates = Texts(1, VOCABULARY, HeldOut())
+    candidates.read(source("book"), passages("book"))
+    first, then = candidates.take_read(2, 30), candidates.take_read(2, 30)
+    assert len({line.id for line in (*first, *then)}) == 60
+
+
+def test_lines_made_from_templates_are_never_near_to_one_held_out(monkeypatch):
+    monkeypatch.setattr(templates, "TEMPLATES", {"word": ("Stop!", "Go!")})
+    (line,) = Texts(1, VOCABULARY, HeldOut(["Stop."])).generate(0, 1, "train")
+    assert line.text == "Go!"
+
+
 def test_templates_that_run_out_are_an_error(monkeypatch):
     monkeypatch.setattr(templates, "TEMPLATES", {"word": ("Stop!", "Go!")})
     with pytest.raises(TooFewTexts, match="2 of 3 lines of 1 to 3 words"):
@@ -136,10 +150,25 @@ def test_the_test_lines_are_a_hundred_of_all_kinds_and_lengths_and_clean():
 def test_the_report_has_every_source_with_its_licence_and_the_hours():
     line = Line("austen-000001", "One two three four.", ("a" * 16 * 3600,))
     described = report.describe([line] * 2)
+    assert "| 2 | austen |" in described and "| 1 | date |" in report.describe([Line("date-000001", "May.", "mA.")])
     assert "about 2.0 hours" in described and "| 4 to 8 | 2 | 100.0% |" in described
     assert f"{2 * 16 * 3600:,} phonemes of 1 kinds; 1 kinds of pairs, 1 of them in fewer than 30 lines" in described
     for entry in SOURCES:
         assert f"| {entry.name} | {entry.licence} | {entry.origin} |" in described
+
+
+class Teacher:
+    """Reads sentences as they are."""
+
+    vocab: ClassVar = dict.fromkeys("abc. ")
+
+    def phonemize(self, text: str) -> list[str]:
+        return text.split("|")
+
+
+def test_a_reading_with_phonemes_that_the_teacher_would_skip_is_none(monkeypatch):
+    monkeypatch.setattr(texts, "teacher", Teacher(), raising=False)
+    assert texts.phonemes("ab.|c.") == "ab. c." and texts.phonemes("abx") == ""
 
 
 def test_the_teacher_reads_sentences_of_a_line_together():

@@ -28,7 +28,7 @@ ALLOWED = re.compile(r"[A-Za-z0-9 .,;:?!'\"—()&%$£€°@#/+-]+")
 REFUSED = re.compile(
     r"://|\bwww\.|\.(?:com|org|net|py|html?|txt)\b"  # addresses and files
     r"|[:;]-?[)(DPp](?:\W|$)|\bx[dD]\b"  # emoticons
-    r"|([A-Za-z])\1\1|[?!.,]{4}|[a-z][A-Z]\w*[A-Z]|\w\(\)|\w\.\w+\.\w{3}|--|[@#/+&-]{2}"  # noises and code
+    r"|([A-Za-z])\1\1|[?!.,]{4}|[a-z][A-Z]\w*[A-Z]|\w\(\)|\w\.\w+\.\w{3}|--|[@#/+&—-]{2}"  # noises and code
     r"|^\W*[A-Z]{2}[A-Z'-]* [A-Z' -]+\W*$|[A-Z]{7}|''|\.:| /|/ |\b(?:n|v|vi|vt|adj|adv|excl)\.$"  # headings, labels
 )
 WORD = re.compile(r"[^ —]*[^\W_][^ —]*")
@@ -126,23 +126,15 @@ def clean(sentence: str, refused_words: Container[str] = frozenset()) -> str | N
 def lines(passage: str, rng: random.Random, refused_words: Container[str] = frozenset()) -> Iterator[str]:
     """The clean sentences of a passage; now and then two that follow each other are one line."""
     held = ""
-    for sentence in split(fold(passage)):
-        text = clean(sentence, refused_words)
-        if text is None:
-            if held:
-                yield held
-            held = ""
-            continue
-        if held and len(words(held)) + len(words(text)) <= MAX_WORDS:
+    for text in (clean(sentence, refused_words) for sentence in split(fold(passage))):
+        if held and text and len(words(held)) + len(words(text)) <= MAX_WORDS:
             yield f"{held} {text}"
             held = ""
             continue
         if held:
             yield held
-        held = ""
-        if rng.random() < JOINED:
-            held = text
-        else:
+        held = text if text and rng.random() < JOINED else ""
+        if text and not held:
             yield text
     if held:
         yield held

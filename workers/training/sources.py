@@ -97,12 +97,16 @@ def wordnet_words(root: Path) -> Iterator[str]:
         yield from (f"{word}." for word in words)
 
 
+CHAT_CHARS = 160  # longer messages were cut, unless they end with a mark
+
+
 def chats(root: Path) -> Iterator[str]:
     """One message after the other of people who talk of anything."""
     conversations = json.loads(only(root, "chitchat_dataset/dataset.json").read_text("utf-8"))
     for conversation in conversations.values():
         for messages in conversation["messages"]:
-            yield from (message["text"] for message in messages)
+            texts = (message["text"].strip() for message in messages)
+            yield from (text for text in texts if len(text) <= CHAT_CHARS or text[-1] in ".?!")
 
 
 def dialogues(root: Path) -> Iterator[str]:
