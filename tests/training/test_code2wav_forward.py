@@ -5,10 +5,10 @@ import copy
 import pytest
 import torch
 
+from tests.training.small import DECODER
 from workers.models.qwen3_tts.code2wav import fold
 from workers.training.code2wav_forward import sound_of
 from workers.training.codec import Codec
-from tests.training.small import DECODER
 
 
 @pytest.mark.parametrize("cuts", [(40,), (1, 2, 4, 8, 16, 9), (25, 15)])

@@ -54,7 +54,7 @@ def test_entries_are_the_means_of_what_fell_to_them():
     codes = trained.first(vectors).codes[:, 0]
     entries = trained.first._books[0].means()
     for code in codes.unique():
-        torch.testing.assert_close(entries[code], projected[codes == code].mean(dim=0), atol=0.1, rtol=0)
+        torch.testing.assert_close(entries[code], projected[codes == code].mean(dim=0), atol=0.2, rtol=0)
 
 
 def test_an_entry_that_is_never_used_begins_anew():

@@ -83,7 +83,7 @@ def test_the_exported_voice_draws_what_the_trained_one_finds_likeliest(trained, 
 
 
 def test_a_row_says_what_follows_each_position():
-    rows = packed(4, "həlˈO.")
+    rows = packed(4, "hAlO.")
     begin = int((rows.next[0] >= 0).nonzero()[0])
     assert rows.next[0, begin : begin + 5].tolist() == [0, 1, 2, 3, END]
     assert rows.frame[0, begin : begin + 6].tolist() == [NONE, 0, 1, 2, 3, NONE]
@@ -103,7 +103,7 @@ def test_a_frame_is_aligned_with_the_phoneme_in_its_middle():
 
 
 def test_utterances_of_a_row_do_not_hear_each_other(trained):
-    lines = [Utterance(f"line-{n}", "həlˈO.", 5 * n, 5, np.arange(6, dtype=np.float32)) for n in range(4)]
+    lines = [Utterance(f"line-{n}", "hAlO.", 5 * n, 5, np.arange(6, dtype=np.float32)) for n in range(4)]
     prompter = Prompter()
     fields = pack(lines, prompter.make, prompter.pad, 256, np.random.default_rng(3))
     rows = Rows(**{name: torch.from_numpy(field).long() for name, field in fields.items()})
@@ -119,7 +119,7 @@ def test_utterances_of_a_row_do_not_hear_each_other(trained):
 def test_prompts_are_the_served_ones():
     prompter = Prompter()
     for language in ("English", "Auto"):
-        prompt, first = prompter.make("ðə ɹˈɪvəɹ, ɹˈOt!")
-        served = prompter.build("ðə ɹˈɪvəɹ, ɹˈOt!", language)
+        prompt, first = prompter.make("hA rIvOr, rOt!")
+        served = prompter.build("hA rIvOr, rOt!", language)
         assert (prompt.text, prompt.codec) == (served.text, served.codec)
         assert prompt.codec[first] == prompt.codec[first + 1]

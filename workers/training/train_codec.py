@@ -60,11 +60,13 @@ class Crops:
 class Trainer:
     """The codec, its critics, and how both are moved."""
 
-    def __init__(self, codec: Codec, critics: Discriminators, rate: float, device: torch.device) -> None:
+    def __init__(
+        self, codec: Codec, critics: Discriminators, rate: float, device: torch.device, *, eager: bool
+    ) -> None:
         self.codec, self.critics = codec.to(device), critics.to(device)
         self._distance = SpectralDistance().to(device)
         self._device = device
-        self.captured = device.type == "cuda"
+        self.captured = device.type == "cuda" and not eager
         self._moved = [parameter for parameter in codec.parameters() if parameter.requires_grad]
         self._of_codec = optimiser(self._moved, rate, betas=_BETAS, capture=self.captured)
         self._of_critics = optimiser(list(critics.parameters()), rate, betas=_BETAS, capture=self.captured)
@@ -110,7 +112,7 @@ class Trainer:
         optimiser.step()
 
     def _autocast(self) -> torch.autocast:
-        return torch.autocast(self._device.type, torch.bfloat16, enabled=self.captured)
+        return torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda")
 
     def _kept(self, batch: int) -> Tensor:
         """How many codebooks each crop's sound is made of."""
@@ -160,6 +162,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=48)
     parser.add_argument("--frames", type=int, default=32, help="of a crop")
     parser.add_argument("--rate", type=float, default=4e-4)
+    parser.add_argument("--eager", action="store_true", help="capture no CUDA graph of the step")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
     device = torch.device(args.device)
@@ -171,7 +174,7 @@ def main() -> None:
     codec, critics = Codec(decoder_sizes()), Discriminators()
     if args.earlier is not None:
         load_weights(args.earlier, "codec", {"codec": codec, "critics": critics})
-    trainer = Trainer(codec, critics, args.rate, device)
+    trainer = Trainer(codec, critics, args.rate, device, eager=args.eager)
     codec.train()
     train(trainer, Crops(Speech(args.speech), args.batch, args.frames, device), args.out, args.minutes, args.alone)
 

@@ -41,10 +41,12 @@ class Trainer:
         batch: rows of a step.
     """
 
-    def __init__(self, talker: TrainedTalker, rows: Rows, codes: Tensor, batch: int, rate: float) -> None:
+    def __init__(
+        self, talker: TrainedTalker, rows: Rows, codes: Tensor, batch: int, rate: float, *, eager: bool
+    ) -> None:
         self._talker, self._rows, self._codes = talker, rows, codes
         self._device = codes.device
-        self.captured = self._device.type == "cuda"
+        self.captured = self._device.type == "cuda" and not eager
         self._batch, self._rate = batch, rate
         self._frames = int(_RESIDUAL_SHARE * batch * _LENGTH)
         self._parameters = list(talker.parameters())
@@ -86,7 +88,7 @@ class Trainer:
             return self._talker(Rows(*(field[chosen].long() for field in self._rows)), self._codes, self._frames)
 
     def _autocast(self) -> torch.autocast:
-        return torch.autocast(self._device.type, torch.bfloat16, enabled=self.captured)
+        return torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda")
 
 
 def train(trainer: Trainer, held_out: Rows, minutes: float) -> None:
@@ -118,6 +120,7 @@ def main() -> None:
     parser.add_argument("--from", dest="earlier", type=Path, help="the folder of an earlier run to go on from")
     parser.add_argument("--batch", type=int, default=32, help=f"rows of {_LENGTH} positions")
     parser.add_argument("--rate", type=float, default=1.5e-3)
+    parser.add_argument("--eager", action="store_true", help="capture no CUDA graph of the step")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
     device = torch.device(args.device)
@@ -135,7 +138,8 @@ def main() -> None:
     talker = new_talker().to(device).train()
     if args.earlier is not None:
         load_weights(args.earlier, "talker", {"talker": talker})
-    train(Trainer(talker, kept, codes, args.batch, args.rate), held_out, args.minutes)
+    trainer = Trainer(talker, kept, codes, args.batch, args.rate, eager=args.eager)
+    train(trainer, held_out, args.minutes)
     save_weights(args.out, "talker", {"talker": talker})
 
 

@@ -266,7 +266,7 @@ class SpeechContract(Contract):
         return prompt_length(build_prompt(self._config, self._tokenizer, text, params, reference))
 
     def _wanted(self, text: str, tokens: int) -> int:
-        """The frame budget of a text of so many tokens; a character that is several has no more to say."""
+        """The frame budget of a text of so many tokens. A character of several is no more to say than another."""
         said = tokens if self._config.front_end is not None else min(tokens, len(text))
         return config.SPARE_FRAMES + self._config.pace.most * said
 
