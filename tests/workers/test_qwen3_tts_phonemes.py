@@ -14,11 +14,14 @@ from pathlib import Path
 import pytest
 
 from broker_schemas.contract import BadField
+from compose.cli import main
+from compose.trouble import NO_CHECKPOINT
 from tests.tiny_checkpoint import tiny_checkpoint
 from workers.models.family import load_family
 from workers.models.qwen3_tts import config, phonemes
 from workers.models.qwen3_tts.config import ConfigError
 from workers.models.qwen3_tts.contract import SpeechContract
+from workers.models.qwen3_tts.passages import LENGTH, SPARE
 from workers.models.qwen3_tts.phonemes import reading
 from workers.models.qwen3_tts.prompt import build_prompt, prompt_length
 from workers.models.qwen3_tts.tokenizer import load_tokenizer
@@ -112,6 +115,14 @@ def test_nothing_but_phonemes_comes_out(text):
     assert set(reading(text)) <= phonemes.alphabet()
 
 
+def test_the_package_never_has_more_than_a_passage_to_read(monkeypatch):
+    """Its time grows with the square of what it reads at once."""
+    read, phonemes_of = [], phonemes._phonemes
+    monkeypatch.setattr(phonemes, "_phonemes", lambda text: read.append(text) or phonemes_of(text))
+    reading("Longer and " * 100 + "\n" + "y" * 1_000)
+    assert len(read) >= 4 and max(map(len, read)) <= LENGTH + SPARE
+
+
 def test_any_thread_may_read_and_the_package_is_loaded_once(monkeypatch):
     import hibari.g2p
 
@@ -159,6 +170,14 @@ def test_another_version_is_refused_at_the_start_with_what_to_install(monkeypatc
     for load in (lambda: FAMILY.contract(other, 100), lambda: FAMILY.talker(other, {"max_jobs": 1}, None)):
         with pytest.raises(ConfigError, match=f"{told}: pip install hibari-tts==0.3.0"):
             load()
+
+
+@pytest.mark.parametrize("role", ["up", "api"])
+def test_the_command_says_what_to_install(real_broker, redis_server, folder, tmp_path, capsys, role):
+    other = restated(folder, tmp_path, text_front_end=FRONT_END | {"version": "0.3.0"})
+    flags = ["--model", "qwen3_tts", "--checkpoint", str(other), "--broker", redis_server.url, "--port", "0"]
+    assert main([role, *flags]) == NO_CHECKPOINT
+    assert "pip install hibari-tts==0.3.0" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
