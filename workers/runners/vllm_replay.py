@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 # Keys before the chunk: few, some across the border of a kernel's tile, many.
 _SEEN = (1, 40, 125, 190, 260, 700, 1500, 4000, 8000)
 
+# Queries, keys, values, block table, positions seen -> what is attended, in the queries' shape; see `_attend`.
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]
+
 
 def chunks_have_the_bits_of_steps(
-    *, heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype, rows: int, chunk: int, block: int, positions: int
-) -> bool:
-    """Try it on this card, with random numbers.
+    *, heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype, rows: int, chunk: int, block: int, positions: int,
+    device: str = "cuda", attend: Attend | None = None,
+) -> bool:  # fmt: skip
+    """Try it on this device, with random numbers.
 
     Args:
         rows: that a job has. chunk: positions that each gets at once. block: positions by which keys are kept.
-        positions: that a row may have.
+        positions: that a row may have. attend: the attention to try, where it is not the engine's own on a card.
     """
-    random = torch.Generator("cuda").manual_seed(0)
+    attend = attend or _attend
+    random = torch.Generator(device).manual_seed(0)
 
     def numbers(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=random, dtype=torch.float32, device="cuda").to(dtype)
+        return torch.randn(shape, generator=random, dtype=torch.float32, device=device).to(dtype)
 
     longest = min(positions, _SEEN[-1] + chunk)
     blocks = -(-longest // block)
     keys, values = (numbers(rows * blocks, block, kv_heads, head_dim) for _ in range(2))
-    table = torch.arange(rows * blocks, dtype=torch.int32, device="cuda").view(rows, blocks)
+    table = torch.arange(rows * blocks, dtype=torch.int32, device=device).view(rows, blocks)
     for seen in (seen for seen in _SEEN if seen + chunk <= longest):
         queries = numbers(rows, chunk, heads, head_dim)
-        at_once = _attend(queries, keys, values, table, seen + chunk)
-        steps = [_attend(queries[:, [i]], keys, values, table, seen + i + 1) for i in range(chunk)]
+        at_once = attend(queries, keys, values, table, seen + chunk)
+        steps = [attend(queries[:, [i]], keys, values, table, seen + i + 1) for i in range(chunk)]
         if not torch.equal(at_once, torch.cat(steps, dim=1)):
             return False
     return True
