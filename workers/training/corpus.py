@@ -61,13 +61,15 @@ class Utterance:
 
 
 class Speech:
-    """A folder of speech, read as it is needed."""
+    """A folder of speech, read as it is needed. One that is still being written has what is there by now."""
 
     def __init__(self, folder: Path) -> None:
-        self.utterances = read_utterances(folder / "lines.jsonl")
-        frames = sum(utterance.frames for utterance in self.utterances)
-        shape = (frames, FRAME_SAMPLES)
-        self.frames = np.memmap(folder / "speech.pcm", np.int16, "r", shape=shape)
+        sound = folder / "speech.pcm"
+        frames = sound.stat().st_size // (FRAME_SAMPLES * np.dtype(np.int16).itemsize)
+        lines = read_utterances(folder / "lines.jsonl")
+        self.utterances = [utterance for utterance in lines if utterance.start + utterance.frames <= frames]
+        last = self.utterances[-1]
+        self.frames = np.memmap(sound, np.int16, "r", shape=(last.start + last.frames, FRAME_SAMPLES))
 
     def of(self, utterance: Utterance) -> np.ndarray:
         """(samples,) int16."""

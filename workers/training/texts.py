@@ -3,8 +3,7 @@
     python -m workers.training.texts --sources DIR --out train.tsv --sentences 120000 --seed 1
 
 reads the packages fetched by `workers.training.sources`, and writes train.tsv, and valid.tsv and test.tsv beside it.
-A line is `id TAB text TAB phonemes`. The same sources, seed and count give the same lines. Needs `hibari-tts` and
-`onnxruntime` for the phonemes.
+A line is `id TAB text TAB phonemes`. The same sources, seed and count give the same lines.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from concurrent.futures import ProcessPoolExecutor
 from itertools import chain
 from pathlib import Path
 
+from workers.models.qwen3_tts import phonemes
 from workers.training import coverage, report
 from workers.training.lines import Line, write
 from workers.training.sentences import BANDS, band, clean, lines, normal
@@ -174,24 +174,15 @@ class Phonemiser:
         self._processes = processes
 
     def __call__(self, texts: Sequence[str]) -> list[tuple[str, ...]]:
-        """The phonemes of each text's sentences; none where the teacher would skip letters."""
+        """The phonemes of each text's sentences, as the served voice reads them."""
         if self._processes == 1:
-            load_teacher()
-            return list(map(phonemes, texts))
-        with ProcessPoolExecutor(self._processes, initializer=load_teacher) as pool:
-            return list(pool.map(phonemes, texts, chunksize=200))
+            return list(map(read_sentences, texts))
+        with ProcessPoolExecutor(self._processes) as pool:
+            return list(pool.map(read_sentences, texts, chunksize=200))
 
 
-def load_teacher() -> None:
-    global teacher
-    from hibari import Hibari
-
-    teacher = Hibari()
-
-
-def phonemes(text: str) -> tuple[str, ...]:
-    spoken = teacher.phonemize(text)
-    return tuple(spoken) if set("".join(spoken)) <= teacher.vocab.keys() else ()
+def read_sentences(text: str) -> tuple[str, ...]:
+    return tuple(phonemes.sentences(text))
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ from workers.training.weights import load_weights, save_weights
 _BETAS = (0.8, 0.99)
 _WARM_UP = 200  # steps to the full learning rate
 _SPECTRAL, _COMMIT, _PLEASING, _MATCHING = 15.0, 0.5, 1.0, 2.0
-_HEARD = 12  # frames of each crop that the critics hear
+_HEARD = 8  # frames of each crop that the critics hear
 _AT_START = 0.2  # crops that begin where an utterance does
 _FEWER_BOOKS = 0.25  # crops for which not all codebooks are used
 _CLIP = 10.0
@@ -121,7 +121,7 @@ class Trainer:
         return torch.where(torch.rand(batch, device=self._device) < _FEWER_BOOKS, fewer, all_)
 
     def _heard(self, true: Tensor, made: Tensor) -> tuple[Tensor, Tensor]:
-        """The same random second of each, which begins after the decoder has seen some of its past."""
+        """The same random part of each, which begins after the decoder has seen some of its past."""
         frames = true.shape[1] // FRAME_SAMPLES
         first = torch.randint(frames - _HEARD + 1, (len(true), 1), device=self._device) * FRAME_SAMPLES
         at = first + torch.arange(_HEARD * FRAME_SAMPLES, device=self._device)

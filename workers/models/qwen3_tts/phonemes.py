@@ -62,12 +62,17 @@ def reading(text: str) -> str:
 
     Words of other scripts than the Latin one are passed over. Any thread may call it; the first call loads the package.
     """
+    return " ".join(sentences(text))
+
+
+def sentences(text: str) -> list[str]:
+    """The phonemes of each sentence that can be read."""
     from hibari import Hibari
 
     latin = _OTHER_SCRIPTS.sub(" ", unicodedata.normalize("NFC", text))
     # The package takes a time that grows with the square of a sentence.
     pieces = (piece for sentence in Hibari.split_sentences(latin) for piece in split(sentence))
-    return " ".join(filter(None, map(_read, pieces)))
+    return list(filter(None, map(_read, pieces)))
 
 
 @lru_cache(_KEPT)
