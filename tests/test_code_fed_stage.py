@@ -145,6 +145,32 @@ async def test_passages_that_do_not_fit_end_the_job_and_ones_that_break_are_take
     assert runner.free_jobs == runner.max_jobs
 
 
+class GivesUp(InstantRunner):
+    """Has no room for the frames of one seed after the first twenty."""
+
+    def step(self):
+        stepped = super().step()
+        for history in stepped:
+            if history.request.seed == 13 and history.frames == 20:
+                history.refused = "no more room"
+        return stepped
+
+
+async def test_a_job_that_the_runner_gives_up_fails_alone(producer, broker):
+    with running(*workers(broker)):
+        _, alone = await listen(producer, await submit(producer, frames=60))
+    runner = GivesUp(width=0)
+    with running(talker(broker, family=SPEECH, runner=runner), workers(broker)[1]):
+        job, beside = [await submit(producer, frames=60, seed=seed) for seed in (13, 1)]
+        _, chunks = await listen(producer, beside)
+        state = await reach(producer, job, lambda state: state.status.final and state.rows_freed)
+        _, after = await listen(producer, await submit(producer, frames=60))
+    assert (state.status, state.error.code, state.error.retryable) == (Status.FAILED, "does_not_fit", False)
+    assert state.error.message == "no more room" and [freed.rows for freed in state.rows_freed] == [2]
+    assert sha256(chunks) == sha256(after) == sha256(alone)
+    assert runner.idle and runner.free_jobs == runner.max_jobs
+
+
 async def test_a_long_text_without_a_frame_fails_and_says_so(producer, broker):
     with running(*workers(broker)):
         job = await submit(producer, params=TOLD | {"ends_at": [0, 0]})

@@ -217,6 +217,24 @@ async def test_short_of_memory_songs_wait_and_keep_their_bytes(client, engine, t
     assert free_blocks(loaded.runner) == 36 - 1
 
 
+async def test_a_song_without_memory_fails_alone(client, engine, talker, acoustic):
+    """The checks at the start rule it out: here blocks go away after them."""
+    songs, loaded = [SHORT | {"seed": seed} for seed in (2, 3)], engine()
+    before, pool = free_blocks(loaded.runner), loaded.runner._core.scheduler.kv_cache_manager.block_pool
+    with running(talker(loaded), acoustic()):
+        expected = await asyncio.gather(*(sing(client, song) for song in songs))
+    lost = pool.get_new_blocks(before - 15)
+    with running(talker(loaded), acoustic()):
+        job = (await client.post("/v1/jobs", json=SONG)).json()["id"]
+        beside = asyncio.gather(*(sing(client, song) for song in songs))
+        state = await reach(client.producer, job, lambda state: state.status.final and state.rows_freed)
+        assert await beside == await asyncio.gather(*(sing(client, song) for song in songs)) == expected
+    assert (state.status, state.error.code) == (Status.FAILED, "does_not_fit")
+    assert "key-value cache" in state.error.message
+    pool.free_blocks(lost)
+    assert loaded.runner.idle and free_blocks(loaded.runner) == before
+
+
 async def test_a_song_that_reaches_the_end_of_its_positions_is_delivered(client, engine, talker, acoustic):
     """The api knows of no limit so near; the frames that there are sound, and the reason says why they end."""
     loaded = engine()

@@ -23,6 +23,10 @@ from workers.talker.rows import fit
 
 logger = logging.getLogger(__name__)
 
+_NO_MEMORY = (
+    "the talker has no memory for so many frames: lower max_new_tokens or shorten input, or have the operator give the "
+    "talker a larger key-value cache"
+)
 _BLOCK = 32  # positions that keys and values are kept by; the least on the CPU
 
 
@@ -277,14 +281,18 @@ class VllmRunner:
         return self.talker.release(job)
 
     def step(self) -> list[FrameHistory]:
-        """One step of the engine; the jobs whose draws have reached the host since the last."""
+        """One step of the engine; the jobs whose draws have reached the host since the last, or that it gave up."""
         self.steps += 1
         self._keep_threads()
         with torch.cuda.stream(self._stream):
-            for output in self._client.get_output().outputs:
-                if output.finish_reason is not None and str(output.finish_reason) == "error":
-                    raise RuntimeError(f"the engine gave {output.request_id} up: it found no memory for it")
-            return self.talker.arrived()
+            outputs = self._client.get_output().outputs
+            given_up = [
+                self.talker.refuse(output.request_id, _NO_MEMORY)
+                for output in outputs
+                if output.finish_reason is not None and str(output.finish_reason) == "error"
+            ]
+            grown = [*self.talker.arrived(), *(history for history in given_up if history is not None)]
+            return list({history.job: history for history in grown}.values())
 
     def _keep_threads(self) -> None:
         """Bits depend on how many threads compute. It is set for each thread anew; vLLM's kernels end at another."""

@@ -160,6 +160,14 @@ class VllmTalker:
                 del self._rows[request_id(job, row)]
         return self._slots.release(job)
 
+    def refuse(self, request: str, why: str) -> FrameHistory | None:
+        """The engine has given a job up, which one of its rows tells; None where nobody has the job any more."""
+        song, _ = self._rows.get(request, (None, 0))
+        if song is None:
+            return None
+        song.history.refused = why
+        return song.history
+
     def arrived(self) -> list[FrameHistory]:
         """Add the draws that have reached the host to their songs; the songs that grew or ended, each once."""
         grown: dict[str, FrameHistory] = {}

@@ -42,6 +42,7 @@ class FrameHistory:
     reason: str | None = None  # why the song ended: stop | length
     looped: bool = False  # whether it ended since the model was caught in a loop
     ends: list[PassageEnd] = field(default_factory=list)  # of a long text's passages so far
+    refused: str | None = None  # why the runner has given it up, where it has
 
     @property
     def draw(self) -> int:

@@ -56,7 +56,7 @@ class Runner(Protocol):
         ...
 
     def step(self) -> list[FrameHistory]:
-        """One step; the jobs that drew a frame in it, or ended."""
+        """One step; the jobs that drew a frame in it, or ended, or were given up: their history is `refused` then."""
         ...
 
     def profile(self) -> dict:
@@ -113,7 +113,11 @@ class TalkerWorker:
         if self._runner.idle:
             return False
         for history in self._runner.step():
-            self._publish(self._talking[history.job])
+            talking = self._talking[history.job]
+            if history.refused is None:
+                self._publish(talking)
+            else:
+                self._fail_unfit(talking.owned, self._release(talking), history.refused)
         return True
 
     # --- admission ----------------------------------------------------------------------------------------------------
@@ -248,13 +252,17 @@ class TalkerWorker:
             reading.go_on()
             self._admit_passage(reading.passage)
         except DoesNotFit as error:
-            self._ownership.fail(owned, "does_not_fit", str(error), retryable=False)
-            self._note_freed(owned, rows, "done", settled=lambda _: self._let_go_of_ended(owned))
+            self._fail_unfit(owned, rows, str(error))
         except Exception as error:
             self._note_freed(owned, rows, "broke")
             self._ownership.give_up(owned, error)
         else:
             self._talking[reading.passage.job] = talking
+
+    def _fail_unfit(self, owned: Owned, rows: int, why: str) -> None:
+        """The job was begun and cannot go on, here or anywhere; its rows are free already."""
+        self._ownership.fail(owned, "does_not_fit", why, retryable=False)
+        self._note_freed(owned, rows, "done", settled=lambda _: self._let_go_of_ended(owned))
 
     def _note_ready(self, job: str, _written: bool) -> None:
         self._unready.discard(job)
