@@ -45,7 +45,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/tests-installed: $(VENV)/installed
-	$(PIP) --editable '.[test]'
+	$(PIP) --editable '.[test,training]'
 	touch $@
 
 # The tests of vLLM's runners take its CPU build; a vLLM that is there already stays.
