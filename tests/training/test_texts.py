@@ -15,7 +15,6 @@ from workers.training.sources import SOURCES, Source
 from workers.training.templates import TEMPLATES
 from workers.training.texts import HeldOut, Phonemiser, Texts, TooFewTexts, held_and_learnt, interleave, quotas
 
-HELD_OUT = Path(__file__).parent / "held_out.txt"
 COUNT = 200
 
 
@@ -138,7 +137,7 @@ def test_lines_are_read_as_they_were_written(tmp_path):
 
 
 def test_the_test_lines_are_a_hundred_of_all_kinds_and_lengths_and_clean():
-    held = texts.read_held_out(HELD_OUT)
+    held = texts.read_held_out(texts.HELD_OUT)
     assert len(held) == len({line.text for line in held}) == 100
     kinds = {line.origin.removeprefix("test-") for line in held}
     assert kinds >= TEMPLATES.keys() - {"quantity", "statement"} | {"plain", "word", "ordinal", "unit", "long"}

@@ -30,7 +30,7 @@ GENERATED = 0.25  # share of the lines of each length that templates make
 POOL = 1.4  # lines phonemised for each one taken, so that rare pairs of phonemes can be picked
 VALIDATION = 200
 RUN = 6  # words in a row that a line learnt from may not share with one held out
-HELD_OUT = Path("tests/training/held_out.txt")
+HELD_OUT = Path(__file__).parent / "held_out.txt"
 
 
 class TooFewTexts(ValueError):
