@@ -105,22 +105,24 @@ class Books(nn.Module):
         with torch.autocast(latents.device.type, enabled=False):
             return self._quantise(self.input_proj(latents.float()), kept)
 
-    def _quantise(self, rest: Tensor, kept: Tensor | None) -> Coded:
-        """Of projected latents, in float32."""
-        total, loss, codes = torch.zeros_like(rest), rest.new_zeros(()), []
+    def _quantise(self, projected: Tensor, kept: Tensor | None) -> Coded:
+        """Of projected latents, in float32. Gradients pass straight through."""
+        rest, total = projected, torch.zeros_like(projected)
+        loss, codes = projected.new_zeros(()), []
         for number, book in enumerate(self._books):
-            entries = book.means()
-            code = (rest.detach().square().sum(1, keepdim=True) - 2 * rest.detach() @ entries.T
-                    + entries.square().sum(1)).argmin(dim=1)  # fmt: skip
+            entries, vectors = book.means(), rest.detach()
+            # the nearest one: the vector's own length is the same for all
+            code = (entries.square().sum(1) - 2 * vectors @ entries.T).argmin(dim=1)
             if self.training:
-                self._learn(book, rest.detach(), code)
+                self._learn(book, vectors, code)
             quantised = entries[code]
             used = torch.ones_like(rest[:, :1]) if kept is None else (number < kept).to(rest)[:, None]
             loss = loss + (used * (rest - quantised).square()).mean()
-            total = total + used * (rest + (quantised - rest).detach())
+            total = total + used * quantised
             rest = rest - quantised
             codes.append(code)
-        latent = F.linear(total, self._published[0].output_proj.weight[:, :, 0])
+        passed = projected + (total - projected).detach()
+        latent = F.linear(passed, self._published[0].output_proj.weight[:, :, 0])
         return Coded(torch.stack(codes, dim=1), latent, loss)
 
     @torch.no_grad()
@@ -152,7 +154,8 @@ class Codec(nn.Module):
         self.rest = Books(self.decoder.quantizer.rvq_rest, width)
         for books in (self.first, self.rest):
             for book in books._books:
-                nn.init.normal_(book.embedding_sum, std=0.3)
+                nn.init.normal_(book.embedding_sum, std=0.01)
+                nn.init.constant_(book.cluster_usage, 1.1 * _DEAD)  # soon dead, if not used: what falls to it comes in
 
     def quantise(self, latents: Tensor, kept: Tensor | None = None) -> Coded:
         """(B, frames, width) -> codes (B, frames, codebooks), latents (B, frames, width).

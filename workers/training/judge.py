@@ -22,6 +22,7 @@ import numpy as np
 from workers.models.qwen3_tts.config import SAMPLE_RATE
 from workers.training.corpus import Speech
 from workers.training.lines import read
+from workers.training.sound_quality import Quality, quality
 
 _SECONDS = 120  # that a server may take for a sentence
 
@@ -99,6 +100,17 @@ def write_wav(path: Path, pcm: np.ndarray) -> Path:
     return path
 
 
+def read_wav(path: Path) -> np.ndarray:
+    """(samples,) int16 of a file that `write_wav` wrote."""
+    with wave.open(str(path), "rb") as file:
+        return np.frombuffer(file.readframes(file.getnframes()), "<i2")
+
+
+def _told(of: Quality) -> str:
+    loudness = "too short" if of.loudness is None else f"{of.loudness:.1f} LUFS"
+    return f"{loudness}\tseam {of.seam:.2f}\tstart {of.start:.2f}\tend {of.end:.2f}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     what = parser.add_subparsers(dest="what", required=True)
@@ -118,7 +130,10 @@ def main() -> None:
         sounds = decoded(Speech(args.speech), texts, args.codec, args.out)
     else:
         sounds = served(args.url, args.model, texts, args.out)
-    rate, each = Listener().rate(sounds)
+    files = list(sounds)
+    for path, _ in files:
+        print(f"{path.stem}\t{_told(quality(read_wav(path)))}")
+    rate, each = Listener().rate(files)
     for one in each:
         print(f"{one.errors:.2f}\t{one.said}\t{one.heard}")
     print(f"word error rate {rate:.4f} over {len(each)} sentences")

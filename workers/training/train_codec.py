@@ -25,7 +25,7 @@ from workers.training.weights import load_weights, save_weights
 
 _BETAS = (0.8, 0.99)
 _WARM_UP = 200  # steps to the full learning rate
-_SPECTRAL, _COMMIT, _PLEASING, _MATCHING = 15.0, 0.5, 1.0, 2.0
+_SPECTRAL, _COMMIT, _PLEASING, _MATCHING = 15.0, 0.5, 2.0, 2.0
 _HEARD = 8  # frames of each crop that the critics hear
 _AT_START = 0.2  # crops that begin where an utterance does
 _FEWER_BOOKS = 0.25  # crops for which not all codebooks are used
@@ -161,7 +161,7 @@ def main() -> None:
     parser.add_argument("--alone", type=float, default=0.2, help="share of the time before critics join")
     parser.add_argument("--batch", type=int, default=48)
     parser.add_argument("--frames", type=int, default=32, help="of a crop")
-    parser.add_argument("--rate", type=float, default=4e-4)
+    parser.add_argument("--rate", type=float, default=3e-4)
     parser.add_argument("--eager", action="store_true", help="capture no CUDA graph of the step")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()

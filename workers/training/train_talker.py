@@ -119,7 +119,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, required=True)
     parser.add_argument("--from", dest="earlier", type=Path, help="the folder of an earlier run to go on from")
     parser.add_argument("--batch", type=int, default=32, help=f"rows of {_LENGTH} positions")
-    parser.add_argument("--rate", type=float, default=1.5e-3)
+    parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--eager", action="store_true", help="capture no CUDA graph of the step")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
