@@ -40,10 +40,11 @@ def sound_of(decoder: Code2Wav, latents: Tensor) -> Tensor:
     for upsampling, block in decoder.upsample:
         x = _convnext(block, _upsampled(upsampling, x))
     first, *blocks, last_snake, last = decoder.decoder
-    x = _causal(first, x)
-    for block in blocks:
-        x = _block(block, x)
-    return _causal(last, _snake(last_snake, x))[:, 0]
+    with torch.autocast(x.device.type, enabled=False):  # sound needs more than bfloat16's eight bits
+        x = _causal(first, x.float())
+        for block in blocks:
+            x = _block(block, x)
+        return _causal(last, _snake(last_snake, x))[:, 0]
 
 
 def _causal(layer: CausalConv | DepthwiseConv, x: Tensor) -> Tensor:

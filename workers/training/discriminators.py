@@ -91,11 +91,14 @@ def critics_loss(of_true: Opinions, of_made: Opinions) -> Tensor:
 
 
 def decoder_losses(of_true: Opinions, of_made: Opinions) -> tuple[Tensor, Tensor]:
-    """What the decoder learns by: to please them, and that they see the same in both, relative to what they see."""
+    """What the decoder learns by: to please them, and that they see the same in both, relative to what they see.
+
+    `of_true` is a constant.
+    """
     pleasing = torch.stack([-made.mean() for made, _ in of_made]).mean()
     matching = torch.stack(
         [
-            F.l1_loss(made, true.detach()) / true.detach().abs().mean().clamp(min=1e-4)
+            F.l1_loss(made, true) / true.abs().mean().clamp(min=1e-4)
             for (_, trues), (_, mades) in zip(of_true, of_made, strict=True)
             for true, made in zip(trues, mades, strict=True)
         ]

@@ -81,7 +81,7 @@ class Trainer:
         """One step without critics."""
         with self._autocast():
             made, commit = self.codec(sound, self._kept(len(sound)))
-        distance = self._distance(made.float(), sound)
+        distance = self._distance(made, sound)
         self._move(self._of_codec, self._moved, _SPECTRAL * distance + _COMMIT * commit)
         return {"spectral": distance.detach(), "commit": commit.detach()}
 
@@ -89,12 +89,14 @@ class Trainer:
         """One step of the critics, and one of the codec."""
         with self._autocast():
             made, commit = self.codec(sound, self._kept(len(sound)))
-            true_heard, made_heard = self._heard(sound, made.float())
+            true_heard, made_heard = self._heard(sound, made)
             verdict = critics_loss(self.critics(true_heard), self.critics(made_heard.detach()))
         self._move(self._of_critics, list(self.critics.parameters()), verdict)
         with self._autocast():
-            pleasing, matching = decoder_losses(self.critics(true_heard), self.critics(made_heard))
-        distance = self._distance(made.float(), sound)
+            with torch.no_grad():
+                of_true = self.critics(true_heard)
+            pleasing, matching = decoder_losses(of_true, self.critics(made_heard))
+        distance = self._distance(made, sound)
         total = _SPECTRAL * distance + _COMMIT * commit + _PLEASING * pleasing + _MATCHING * matching
         self._move(self._of_codec, self._moved, total)
         return {
