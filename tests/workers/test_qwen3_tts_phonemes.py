@@ -271,3 +271,16 @@ class TestBudget:
                 both = "".join(order.input[each["start"] : each["end"]] for each in (before, passage))
                 positions = prompt_length(build_prompt(stated, tokenizer, both, order.params, before["frames"]))
                 assert positions + passage["frames"] <= 2_600
+
+
+def test_the_first_text_finds_the_package_loaded(folder):
+    code = f"""
+import sys
+from pathlib import Path
+from workers.models.qwen3_tts import phonemes
+from workers.models.qwen3_tts.tokenizer import load_tokenizer
+assert "hibari" not in sys.modules
+load_tokenizer(Path({str(folder)!r}))
+assert phonemes._loaded.cache_info().currsize == 1 and phonemes._loaded()._oov is not None
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -51,6 +51,11 @@ def check_installed(wanted: FrontEnd) -> None:
         )
 
 
+def load() -> None:
+    """Load the package, and its network for unknown words: the first text would wait a second for them."""
+    _ = _g2p().oov
+
+
 @cache
 def alphabet() -> frozenset[str]:
     """The characters that a reading may have: phonemes, stress, punctuation, the space."""

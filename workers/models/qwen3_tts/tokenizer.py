@@ -46,6 +46,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     stated = config.load_config(folder)
     if stated.front_end is not None:
         phonemes.check_installed(stated.front_end)
+        phonemes.load()
     # What a prompt is built around; other special tokens may be named otherwise in a later release.
     expected = {"<|im_start|>": stated.im_start, "<|im_end|>": stated.im_end}
     if stated.assistant is not None:
