@@ -44,7 +44,7 @@ def test_models_and_runners_know_nothing_of_redis():
 
 def test_every_import_is_declared():
     declared = (ROOT / "pyproject.toml").read_text().lower()
-    known = {"yaml": "pyyaml", "hibari": "hibari-tts"}
+    known = {"yaml": "pyyaml", "hibari": "hibari-tts", "PIL": "pillow"}
     with_others = {"starlette": "fastapi", "pydantic": "fastapi", "anyio": "fastapi", "vllm": "vllm"}
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
