@@ -1,4 +1,4 @@
-"""A picture of what was said: `python -m workers.training.spectrograms OUT.png LEFT.wav RIGHT.wav [LEFT.wav RIGHT.wav]…`
+"""A picture of what was said: `python -m workers.training.spectrograms OUT.png LEFT.wav RIGHT.wav [LEFT RIGHT]…`
 
 A row for each pair, its two log-mel spectrograms side by side: the teacher's and the voice's, say. Time runs to the
 right, a pixel for each 10 ms; frequency upwards.
