@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -121,6 +122,34 @@ def test_the_package_never_has_more_than_a_passage_to_read(monkeypatch):
     monkeypatch.setattr(phonemes, "_phonemes", lambda text: read.append(text) or phonemes_of(text))
     reading("Longer and " * 100 + "\n" + "y" * 1_000)
     assert len(read) >= 4 and max(map(len, read)) <= LENGTH + SPARE
+
+
+@pytest.mark.parametrize("word", ["/" * 400 + "a", "a/" * 200, "IsIt" * 100, "1a" * 200, "a@" * 200, "'/" * 200 + "a"])
+def test_what_has_no_white_space_is_read_a_few_parts_at_once(monkeypatch, word):
+    """The package's time grows with the cube of their number: for 400 characters it took 25 seconds."""
+    read, phonemes_of = [], phonemes._phonemes
+    monkeypatch.setattr(phonemes, "_phonemes", lambda text: read.append(text) or phonemes_of(text))
+    assert reading(f"It is {word}.")
+    parts = [re.findall("[A-Z]?[a-z]+|[^a-z]", word) for text in read for word in text.split()]
+    assert max(map(len, parts)) <= 16
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Pneumonoultramicroscopicsilicovolcanoconiosis!",
+        "Mail Rafael.deVries22@example.com.",
+        "the river's run-of-the-mill well-meant ever-after",
+        "It is [pneumonoultramicroscopic](/nˌumənˌOˌʌltɹəmˌIkɹəskˈɑpɪk/)—and-so-on.",
+    ],
+)
+def test_words_addresses_and_how_they_are_spoken_stay_whole(text):
+    assert reading(text) == phonemes._read(text)
+
+
+def test_where_it_goes_on_it_is_read_in_pieces():
+    address = "https://example.com/rivers/and-streams/of/the-north.html"
+    assert reading(address) == f"{reading(address[:41])} {reading(address[41:])}"
 
 
 def test_any_thread_may_read_and_the_package_is_loaded_once(monkeypatch):

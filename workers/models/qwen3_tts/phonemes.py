@@ -28,6 +28,12 @@ _LATIN = (
     "A-Za-z\u00aa-\u036f\u1d00-\u1dbf\u1e00-\u1eff\u2071-\u218f\u2c60-\u2c7f\ua720-\ua7ff\uab30-\uab6f\ufb00-\ufb06"
 )
 _OTHER_SCRIPTS = re.compile(rf"(?:(?![{_LATIN}\uff21-\uff5a])[^\W\d_]){{2,}}")
+# What is written without white space is read at most so many parts at once: words by case, numbers, signs. In
+# `[…](/…/)`, which says how something is spoken, there are none.
+_SPOKEN_AS = r"\[[^\]\s]++\]\(/[^)/\s]++/\)"
+_LOWER = "a-zß-öø-ÿ"
+_PARTS = re.compile(rf"(?>{_SPOKEN_AS}|[^\W\d_{_LOWER}]*+[{_LOWER}]++|[^\W\d_]++|\d++|_|[^\w\s]){{1,16}}")
+_UNBROKEN = re.compile(r"\S{17,}")
 _NOTHING_BETWEEN = re.compile(r"\(\s*\)|“\s*”")
 
 _loading = threading.Lock()
@@ -75,9 +81,14 @@ def sentences(text: str) -> list[str]:
     from hibari import Hibari
 
     latin = _OTHER_SCRIPTS.sub(" ", unicodedata.normalize("NFC", text))
-    # The package takes a time that grows with the square of a sentence.
+    # The package takes a time that grows with the square of a sentence, and with the cube of what has no white space.
     pieces = (piece for sentence in Hibari.split_sentences(latin) for piece in split(sentence))
-    return list(filter(None, map(_read, pieces)))
+    return list(filter(None, (_read(part) for piece in pieces for part in _broken(piece))))
+
+
+def _broken(piece: str) -> list[str]:
+    """A piece of a sentence, in several where it goes on and on without white space."""
+    return _UNBROKEN.sub(lambda unbroken: "\n".join(_PARTS.findall(unbroken[0])), piece).split("\n")
 
 
 @lru_cache(_KEPT)
