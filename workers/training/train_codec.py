@@ -1,7 +1,7 @@
 """Train the codec: `python -m workers.training.train_codec SPEECH OUT --minutes M`.
 
 First by spectra alone; then critics join, who teach it what spectra miss. Time is the budget: the learning rate falls
-to nothing at its end.
+to a twentieth at its end.
 """
 
 from __future__ import annotations
@@ -136,10 +136,10 @@ def train(trainer: Trainer, crops: Crops, out: Path, minutes: float, alone: floa
     step, spent, run = 0, 0.0, None
     while spent < 1:
         with_critics = spent >= alone
+        trainer.set_rate(min(1.0, (step + 1) / _WARM_UP) * remaining(spent))  # first: a capture takes steps too
         if run is None or (with_critics and run.step != trainer.with_critics):
             chosen = trainer.with_critics if with_critics else trainer.by_spectra
             run = CapturedStep(chosen, (crops.draw(),), capture=trainer.captured)
-        trainer.set_rate(min(1.0, (step + 1) / _WARM_UP) * remaining(spent))
         figures = run(crops.draw())
         step += 1
         if step % _EVERY == 0:

@@ -92,12 +92,13 @@ class Trainer:
 
 
 def train(trainer: Trainer, held_out: Rows, minutes: float) -> None:
-    """Train for so long; the learning rate falls to nothing at its end."""
+    """Train for so long; the learning rate falls to a twentieth at its end."""
     begun, budget = time.monotonic(), 60 * minutes
-    run = CapturedStep(trainer.step, (trainer.draw(),), capture=trainer.captured)
-    step, spent = 0, 0.0
+    step, spent, run = 0, 0.0, None
     while spent < 1:
-        trainer.set_rate(min(1.0, (step + 1) / _WARM_UP) * remaining(spent))
+        trainer.set_rate(min(1.0, (step + 1) / _WARM_UP) * remaining(spent))  # first: a capture takes steps too
+        if run is None:
+            run = CapturedStep(trainer.step, (trainer.draw(),), capture=trainer.captured)
         figures = run(trainer.draw())
         step += 1
         if step % _EVERY == 0:
