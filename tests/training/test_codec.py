@@ -73,3 +73,14 @@ def test_fewer_books_give_other_sound_and_no_nan():
     of_one, of_all = (trained.quantise(latents, torch.tensor([kept])).latents for kept in (1, 8))
     assert not torch.equal(of_one, of_all)
     assert torch.equal(trained.quantise(latents).latents, of_all)
+
+
+def test_what_is_learned_goes_past_the_books_once_and_to_none_that_is_silent():
+    trained = codec().eval()
+    vectors = torch.randn(5, DECODER.codebook_width, requires_grad=True)
+    trained.rest(vectors, torch.tensor([0, 1, 2, 7, 7])).latents.sum().backward()
+    out = trained.decoder.quantizer.rvq_rest.output_proj.weight[:, :, 0]
+    once = (out.sum(dim=0) @ trained.rest.input_proj.weight).detach()
+    assert not vectors.grad[0].any()
+    for gradient in vectors.grad[1:]:
+        torch.testing.assert_close(gradient, once)

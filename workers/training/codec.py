@@ -106,7 +106,7 @@ class Books(nn.Module):
             return self._quantise(self.input_proj(latents.float()), kept)
 
     def _quantise(self, projected: Tensor, kept: Tensor | None) -> Coded:
-        """Of projected latents, in float32. Gradients pass straight through."""
+        """Of projected latents, in float32. Gradients pass straight through, but to whom no book speaks for."""
         rest, total = projected, torch.zeros_like(projected)
         loss, codes = projected.new_zeros(()), []
         for number, book in enumerate(self._books):
@@ -121,7 +121,8 @@ class Books(nn.Module):
             total = total + used * quantised
             rest = rest - quantised
             codes.append(code)
-        passed = projected + (total - projected).detach()
+        spoken_for = projected if kept is None else (kept > 0)[:, None] * projected
+        passed = spoken_for + (total - spoken_for).detach()
         latent = F.linear(passed, self._published[0].output_proj.weight[:, :, 0])
         return Coded(torch.stack(codes, dim=1), latent, loss)
 

@@ -47,7 +47,8 @@ class TrainedTalker(nn.Module):
     """Parameters have the names of a checkpoint's, below `talker.`, but for `aligned`, which is not exported.
 
     Args:
-        stated: the checkpoint's `talker_config` and its `code_predictor_config`, as decoders.
+        beside: what the talker has beside its decoder.
+        decoder: the decoder's sizes.
         pad, end: ids of the text's padding token and of the talker's end.
     """
 

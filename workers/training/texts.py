@@ -23,7 +23,7 @@ from workers.training.sentences import BANDS, band, clean, lines, normal
 from workers.training.sources import SOURCES, Source, coarse_words, vocabulary
 from workers.training.templates import TEMPLATES, Vocabulary, generate
 
-Phonemise = Callable[[Sequence[str]], list[str]]
+Phonemise = Callable[[Sequence[str]], list[tuple[str, ...]]]  # of each text, the phonemes of its sentences
 Group = tuple[int, bool]  # place in BANDS, and whether templates made the line
 
 GENERATED = 0.25  # share of the lines of each length that templates make
