@@ -1,10 +1,14 @@
 """Codebooks learn what falls to them, and each one after the first says what the ones before it left."""
 
+import pytest
 import torch
 
 from tests.training.small import DECODER
 from workers.models.qwen3_tts.config import FRAME_SAMPLES
 from workers.training.codec import Codec
+
+# Of so small products, several threads wait for each other: on a busy machine without end.
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def codec():
