@@ -288,7 +288,7 @@ SETTINGS = (
     Setting("serve", ("bench",), False, "run a server of its own for the time of the bench", parse=_boolean),
     Setting(
         "size", ("make-checkpoint",), "tiny",
-        "tiny runs on any machine. Music also: true; speech: 0.6b, 1.7b; and -design or -base after it", "SIZE",
+        "tiny runs on any machine. Music also: true; speech: 0.6b, 1.7b, and -design or -base after it; tiny-8", "SIZE",
     ),
 )
 

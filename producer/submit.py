@@ -149,6 +149,8 @@ class Producer:
             return None
         if not state.status.final:
             [held] = await self._held([job])
+            if not held:  # what it had reserved is gone: it is submitted anew, to the same log
+                return None
             await self._point_to(state, held)
         return Submitted(job, state, created=False)
 

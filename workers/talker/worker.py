@@ -114,7 +114,7 @@ class TalkerWorker:
             return False
         for history in self._runner.step():
             talking = self._talking[history.job]
-            if history.refused is None:
+            if history.refused is None or history.reason is not None:  # it may have ended in that very step
                 self._publish(talking)
             else:
                 self._fail_unfit(talking.owned, self._release(talking), history.refused)

@@ -1,12 +1,13 @@
 """Train the voice from nothing: `python -m workers.training SOURCES OUT`.
 
 Texts, speech, codec, codes, talker, checkpoint, each from what the step before it left in OUT; a step whose result is
-there is not run again. On one H200 with 16 cores it takes about an hour, of which the GPU works forty minutes.
+there is not run again.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import time
@@ -35,7 +36,8 @@ class Run:
         speech, codec, codes, talker = (str(out / name) for name in ("speech", "codec", "codes", "talker"))
         lines, held_out = str(out / "texts" / "train.tsv"), str(out / "texts" / "test.tsv")
         return [
-            ("texts", lambda result: ["texts", "--sources", str(self._sources), "--out", f"{result}/train.tsv"]),
+            ("texts", lambda result: ["texts", "--sources", str(self._sources), "--out", f"{result}/train.tsv",
+                                      "--processes", str(os.cpu_count())]),
             ("spoken", lambda result: ["teacher", held_out, str(result)]),
             ("speech", lambda result: ["teacher", lines, str(result), "--hours", str(self._hours)]),
             ("codec", lambda result: ["train_codec", speech, str(result), "--minutes", str(self._codec_minutes)]),

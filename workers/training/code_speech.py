@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from safetensors.numpy import load_file, save_file
 
+from workers.models.qwen3_tts.config import FRAME_RATE
 from workers.training.codec import Codec
 from workers.training.corpus import Speech
 from workers.training.discriminators import Discriminators
@@ -40,7 +41,7 @@ def code(speech: Speech, codec: Codec, device: torch.device) -> np.ndarray:
     start = 0
     while start < len(by_length):
         longest = by_length[min(start + 255, len(by_length) - 1)].frames
-        count = max(1, min(256, int(_AT_ONCE * 12.5 / longest)))
+        count = max(1, min(256, int(_AT_ONCE * FRAME_RATE / longest)))
         batch = by_length[start : start + count]
         start += count
         sound = torch.zeros(len(batch), batch[-1].frames * speech.frames.shape[1])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from workers.models.qwen3_tts.talker import _Beside as Beside
+from workers.models.qwen3_tts.talker import Beside
 from workers.runners.torch_qwen3 import Qwen3, Qwen3Config
 from workers.training.qwen3_forward import hidden_states, init_decoder
 

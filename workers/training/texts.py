@@ -176,8 +176,9 @@ class Phonemiser:
     def __call__(self, texts: Sequence[str]) -> list[tuple[str, ...]]:
         """The phonemes of each text's sentences, as the served voice reads them."""
         if self._processes == 1:
+            phonemes.load()
             return list(map(read_sentences, texts))
-        with ProcessPoolExecutor(self._processes) as pool:
+        with ProcessPoolExecutor(self._processes, initializer=phonemes.load) as pool:
             return list(pool.map(read_sentences, texts, chunksize=200))
 
 

@@ -129,6 +129,8 @@ def main() -> None:
     torch.backends.cuda.matmul.allow_tf32 = True
     prompter = Prompter()
     utterances = read_utterances(args.codes / "lines.jsonl")
+    if len(utterances) <= _HELD_OUT:
+        parser.error(f"{args.codes} has {len(utterances)} utterances, and {_HELD_OUT} are held out: code more speech")
     codes = torch.from_numpy(read_codes(args.codes)).to(device).long()
     begun = time.monotonic()
     kept, held_out = (

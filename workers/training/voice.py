@@ -10,12 +10,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from workers.models.qwen3_tts import config
-from workers.models.qwen3_tts.checkpoint import _FEATURES as FEATURES
-from workers.models.qwen3_tts.checkpoint import _PREPROCESSOR as PREPROCESSOR
-from workers.models.qwen3_tts.checkpoint import Size
-from workers.models.qwen3_tts.checkpoint import _model_config as model_config
-from workers.models.qwen3_tts.checkpoint import _speech_tokenizer_config as speech_tokenizer_config
-from workers.models.qwen3_tts.talker import _Beside as Beside
+from workers.models.qwen3_tts.checkpoint import (
+    FEATURES,
+    PREPROCESSOR,
+    Size,
+    model_config,
+    speech_tokenizer_config,
+)
+from workers.models.qwen3_tts.talker import Beside
 from workers.models.qwen3_tts.tokenizer import write_phoneme_tokenizer
 from workers.models.random_weights import write_json
 from workers.runners.torch_qwen3 import Qwen3Config

@@ -200,17 +200,17 @@ def make_checkpoint(folder: Path, size: str, seed: int, device: str = "cpu") -> 
     widths, task = SIZES[size]
     on = torch.device(device)
     write_json(folder / "generation_config.json", _GENERATION)
-    write_json(folder / "preprocessor_config.json", _PREPROCESSOR)
+    write_json(folder / "preprocessor_config.json", PREPROCESSOR)
     ids = _write_tokenizer(folder, widths)
-    write_json(folder / "config.json", _model_config(widths, task) | ids)
+    write_json(folder / "config.json", model_config(widths, task) | ids)
     drawn = ((w.name, w.draw(config.MODEL, seed, on).to(widths.dtype)) for w in model_weights(widths, task))
     write_shards(folder, "model", drawn)
     _write_speech_tokenizer(folder / config.SPEECH_TOKENIZER, widths, seed, on)
 
 
 def _write_speech_tokenizer(folder: Path, widths: Size, seed: int, device: torch.device) -> None:
-    write_json(folder / "config.json", _speech_tokenizer_config(widths))
-    write_json(folder / "preprocessor_config.json", _FEATURES)
+    write_json(folder / "config.json", speech_tokenizer_config(widths))
+    write_json(folder / "preprocessor_config.json", FEATURES)
     parts = [_decoder(widths)] if widths.phonemes else [_decoder(widths), _encoder(widths)]
     drawn = ((w.name, w.draw(config.SPEECH_TOKENIZER, seed, device)) for weights in parts for w in weights)
     write_shards(folder, "model", drawn)
@@ -238,13 +238,13 @@ _GENERATION = {
     "subtalker_top_k": 50,
     "max_new_tokens": 8192,
 }
-_PREPROCESSOR = {
+PREPROCESSOR = {
     "padding_side": "left",
     "padding_value": 0.0,
     "processor_class": "Qwen3TTSProcessor",
     "return_attention_mask": True,
 }
-_FEATURES = {
+FEATURES = {
     "chunk_length_s": None,
     "feature_extractor_type": "EncodecFeatureExtractor",
     "feature_size": 1,
@@ -284,7 +284,7 @@ _DECODER_LAYERS = {  # of talker and predictor alike
 }
 
 
-def _model_config(widths: Size, task: str) -> dict[str, Any]:
+def model_config(widths: Size, task: str) -> dict[str, Any]:
     languages, speakers = (_ENGLISH, _TWO) if widths.phonemes else (_LANGUAGES, _SPEAKERS)
     if task != config.CUSTOM_VOICE:
         speakers = {}
@@ -340,7 +340,7 @@ def _speaker_encoder_config(widths: Size) -> dict[str, Any]:
     }
 
 
-def _speech_tokenizer_config(widths: Size) -> dict[str, Any]:
+def speech_tokenizer_config(widths: Size) -> dict[str, Any]:
     layers = {"attention_bias": False, "attention_dropout": 0.0, "max_position_embeddings": 8_000, "rope_theta": 10_000}
     return {
         "architectures": ["Qwen3TTSTokenizerV2Model"],

@@ -225,7 +225,7 @@ class _TextProjection(nn.Module):
         return self.linear_fc2(F.silu(self.linear_fc1(x)))
 
 
-class _Beside(nn.Module):
+class Beside(nn.Module):
     """What the talker has beside its decoder, under the published names."""
 
     def __init__(self, stated: config.TalkerConfig, predictor: Qwen3Config, codebooks: int) -> None:
@@ -265,7 +265,7 @@ def load_talker(folder: Path, settings: dict[str, Any], embed_tokens: EmbedToken
     with torch.device("meta"):
         backbone = Qwen3(decoder) if embed_tokens is None else None
         predictor = Qwen3Config.from_json(section["code_predictor_config"])
-        beside = _Beside(stated.talker, predictor, stated.codebooks)
+        beside = Beside(stated.talker, predictor, stated.codebooks)
     of_decoder, others = _weights(folder, device, _DTYPES.get(dtype), decoder=backbone is not None)
     fill_module(beside, others, "the talker")
     if backbone is not None:
