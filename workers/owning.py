@@ -115,14 +115,17 @@ class Ownership:
         Without an error they are handed over; an error, which may be theirs, is a strike against them.
         """
         self.publisher.stop()
+        leases = [owned.lease for owned in jobs]
+        # Songs whose end could not be written any more: their loop is done with them, and their leases are held yet.
+        leases += [lease for lease in self.leases.held() if lease not in leases]
         try:
-            for owned in jobs:
+            for lease in leases:
                 if error is None:
-                    self.leases.give_back(owned.lease, handed_over=True)
+                    self.leases.give_back(lease, handed_over=True)
                 else:
                     text = f"{type(error).__name__}: {error}"
-                    self.leases.give_back(owned.lease, handed_over=False, error=text)
-                ring(self.client, self.model, self.role, owned.job, lapsed=True)
+                    self.leases.give_back(lease, handed_over=False, error=text)
+                ring(self.client, self.model, self.role, lease.job, lapsed=True)
             self._keeper.stop()
             self.client.hdel(keys.WORKERS, self.worker)
         except redis.RedisError:

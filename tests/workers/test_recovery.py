@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -352,6 +353,26 @@ async def test_a_publisher_that_dies_takes_its_worker_down_and_frees_its_jobs(pr
         assert not worker._ownership.leases.held() and not worker._ownership._keeper.is_alive()
         with running(talker(broker), acoustic(broker)):
             await completed(producer, job)
+
+
+async def test_a_song_whose_end_was_not_written_is_freed_at_once(producer, broker):
+    """Its talker is done with it, and only its publisher has yet to say so, when that dies."""
+    worker = talker(broker)
+
+    def die(due, logged):
+        deadline = time.monotonic() + PATIENCE_S
+        while worker._talking or not worker._runner.steps:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        raise ZeroDivisionError("in the publisher")
+
+    worker._ownership.publisher._append = die
+    with pytest.raises(ZeroDivisionError), running(worker):
+        job = await submit(producer, frames=40)
+        await until(lambda: not worker._ownership._keeper.is_alive())
+    assert not worker._ownership.leases.held()
+    with running(talker(broker), acoustic(broker)):
+        assert await completed(producer, job) == await alone(producer, broker, frames=40)
 
 
 async def test_a_log_that_stays_behind_its_head_is_not_tried_for_ever(producer, broker):
