@@ -109,7 +109,7 @@ class Qwen3Attention(nn.Module):
     def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], layer: int, attend: Attend) -> Tensor:
         heads = self.qkv_proj(x).unflatten(-1, (-1, self.head_dim))
         queries, keys, values = heads.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
-        queries, keys = _rotate(self.q_norm(queries), rotary), _rotate(self.k_norm(keys), rotary)
+        queries, keys = rotate(self.q_norm(queries), rotary), rotate(self.k_norm(keys), rotary)
         return self.o_proj(attend(layer, queries, keys, values))
 
 
@@ -185,7 +185,8 @@ class Qwen3(nn.Module):
         return self.norm(embeds)
 
 
-def _rotate(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
+def rotate(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
+    """Turn heads by what `Qwen3.rotary` gives, which broadcasts to (..., head_dim)."""
     cosine, sine = rotary
     first, second = x.chunk(2, dim=-1)
     return x * cosine + torch.cat((-second, first), dim=-1) * sine

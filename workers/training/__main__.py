@@ -71,7 +71,7 @@ _CODEC_ERRORS = 0.04  # of the words of speech that was coded and decoded again
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m workers.training", description=__doc__.splitlines()[0])
-    parser.add_argument("sources", type=Path, help="the folder of the texts' sources: see workers.training.texts")
+    parser.add_argument("sources", type=Path, help="the folder of the texts' sources: see workers.training.sources")
     parser.add_argument("out", type=Path)
     parser.add_argument("--codec-minutes", type=float, default=20)
     parser.add_argument("--talker-minutes", type=float, default=10)
@@ -79,7 +79,7 @@ def main() -> None:
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     Run(args.sources, args.out, (args.codec_minutes, args.talker_minutes), args.hours).run()
-    print(f"the voice is in {args.out / 'voice'}: songline up --checkpoint {args.out / 'voice'}")
+    print(f"the voice is in {args.out / 'voice'}: songline up --model qwen3_tts --checkpoint {args.out / 'voice'}")
 
 
 if __name__ == "__main__":

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from workers.runners.torch_qwen3 import Qwen3, Qwen3Attention, Qwen3MLP
+from workers.runners.torch_qwen3 import Qwen3, Qwen3Attention, Qwen3MLP, rotate
 
 
 def hidden_states(decoder: Qwen3, embeds: Tensor, positions: Tensor, seen: Tensor | None = None) -> Tensor:
@@ -35,8 +34,8 @@ def _attended(layer: Qwen3Attention, x: Tensor, rotary: tuple[Tensor, Tensor], m
     def by_head(product: Tensor) -> Tensor:
         return product.unflatten(-1, (-1, layer.head_dim))
 
-    queries = _rotated(layer.q_norm(by_head(layer.q_proj(x))), rotary)
-    keys = _rotated(layer.k_norm(by_head(layer.k_proj(x))), rotary)
+    queries = rotate(layer.q_norm(by_head(layer.q_proj(x))), rotary)
+    keys = rotate(layer.k_norm(by_head(layer.k_proj(x))), rotary)
     values = by_head(layer.v_proj(x))
     attended = F.scaled_dot_product_attention(
         *(part.to(values.dtype).transpose(1, 2) for part in (queries, keys, values)),
@@ -47,12 +46,6 @@ def _attended(layer: Qwen3Attention, x: Tensor, rotary: tuple[Tensor, Tensor], m
 
 def _fed_forward(layer: Qwen3MLP, x: Tensor) -> Tensor:
     return layer.down_proj(F.silu(layer.gate_proj(x)) * layer.up_proj(x))
-
-
-def _rotated(x: Tensor, rotary: tuple[Tensor, Tensor]) -> Tensor:
-    cos, sin = rotary
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-second, first), dim=-1) * sin
 
 
 def init_decoder(decoder: nn.Module) -> None:

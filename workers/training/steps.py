@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 
 import torch
@@ -66,3 +67,22 @@ def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
 def remaining(spent: float) -> float:
     """What is left of the learning rate when a share of the time is spent: a cosine to a twentieth."""
     return 0.05 + 0.95 * (1 + math.cos(math.pi * min(1.0, spent))) / 2
+
+
+def autocast(device: torch.device) -> torch.autocast:
+    """bfloat16 on a GPU; on the CPU nothing changes."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
+
+
+def move(optimiser: torch.optim.Optimizer, parameters: list[Tensor], loss: Tensor, clip: float) -> None:
+    """One step of the optimiser down the loss; the gradients' norm is at most `clip`."""
+    for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+        parameter.grad = gradient
+    torch.nn.utils.clip_grad_norm_(parameters, clip)
+    optimiser.step()
+
+
+def report(what: str, figures: Figures, begun: float) -> None:
+    """A line of the figures; `begun` is on the monotonic clock."""
+    told = "  ".join(f"{name} {value.item():.4f}" for name, value in figures.items())
+    print(f"{what}  {time.monotonic() - begun:.0f} s  {told}", flush=True)

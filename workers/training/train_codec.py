@@ -14,13 +14,12 @@ import torch
 from torch import Tensor
 
 from workers.models.qwen3_tts.config import FRAME_SAMPLES
-from workers.training import code2wav_forward
 from workers.training.codec import Codec
 from workers.training.corpus import Speech
 from workers.training.discriminators import Discriminators, critics_loss, decoder_losses
 from workers.training.sizes import CODEBOOKS, decoder_sizes
 from workers.training.spectra import SpectralDistance
-from workers.training.steps import CapturedStep, Figures, optimiser, remaining, set_rate
+from workers.training.steps import CapturedStep, Figures, autocast, move, optimiser, remaining, report, set_rate
 from workers.training.weights import load_weights, save_weights
 
 _BETAS = (0.8, 0.99)
@@ -79,42 +78,30 @@ class Trainer:
 
     def by_spectra(self, sound: Tensor) -> Figures:
         """One step without critics."""
-        with self._autocast():
+        with autocast(self._device):
             made, commit = self.codec(sound, self._kept(len(sound)))
         distance = self._distance(made, sound)
-        self._move(self._of_codec, self._moved, _SPECTRAL * distance + _COMMIT * commit)
+        move(self._of_codec, self._moved, _SPECTRAL * distance + _COMMIT * commit, _CLIP)
         return {"spectral": distance.detach(), "commit": commit.detach()}
 
     def with_critics(self, sound: Tensor) -> Figures:
         """One step of the critics, and one of the codec."""
-        with self._autocast():
+        with autocast(self._device):
             made, commit = self.codec(sound, self._kept(len(sound)))
             true_heard, made_heard = self._heard(sound, made)
             verdict = critics_loss(self.critics(true_heard), self.critics(made_heard.detach()))
-        self._move(self._of_critics, list(self.critics.parameters()), verdict)
-        with self._autocast():
+        move(self._of_critics, list(self.critics.parameters()), verdict, _CLIP)
+        with autocast(self._device):
             with torch.no_grad():
                 of_true = self.critics(true_heard)
             pleasing, matching = decoder_losses(of_true, self.critics(made_heard))
         distance = self._distance(made, sound)
         total = _SPECTRAL * distance + _COMMIT * commit + _PLEASING * pleasing + _MATCHING * matching
-        self._move(self._of_codec, self._moved, total)
+        move(self._of_codec, self._moved, total, _CLIP)
         return {
             "spectral": distance.detach(), "commit": commit.detach(), "critics": verdict.detach(),
             "pleasing": pleasing.detach(), "matching": matching.detach(),
         }  # fmt: skip
-
-    def _move(self, optimiser: torch.optim.Optimizer, parameters: list[Tensor], loss: Tensor) -> None:
-        for parameter in parameters:
-            parameter.grad = None
-        gradients = torch.autograd.grad(loss, parameters)
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient
-        torch.nn.utils.clip_grad_norm_(parameters, _CLIP)
-        optimiser.step()
-
-    def _autocast(self) -> torch.autocast:
-        return torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda")
 
     def _kept(self, batch: int) -> Tensor:
         """How many codebooks each crop's sound is made of."""
@@ -143,15 +130,10 @@ def train(trainer: Trainer, crops: Crops, out: Path, minutes: float, alone: floa
         figures = run(crops.draw())
         step += 1
         if step % _EVERY == 0:
-            _report(step, figures, time.monotonic() - begun)
+            report(f"step {step}", figures, begun)
         spent = (time.monotonic() - begun) / budget
-    _report(step, figures, time.monotonic() - begun)
+    report(f"step {step}", figures, begun)
     save_weights(out, "codec", {"codec": trainer.codec, "critics": trainer.critics})
-
-
-def _report(step: int, figures: Figures, seconds: float) -> None:
-    told = "  ".join(f"{name} {value.item():.4f}" for name, value in figures.items())
-    print(f"step {step}  {seconds:.0f} s  {told}", flush=True)
 
 
 def main() -> None:
@@ -172,8 +154,9 @@ def main() -> None:
     if device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
         torch.backends.cudnn.benchmark = True
-        code2wav_forward.compile_snakes()
     codec, critics = Codec(decoder_sizes()), Discriminators()
+    if device.type == "cuda":
+        codec.decoder.compile_kernels()
     if args.earlier is not None:
         load_weights(args.earlier, "codec", {"codec": codec, "critics": critics})
     trainer = Trainer(codec, critics, args.rate, device, eager=args.eager)

@@ -17,7 +17,7 @@ from workers.training.code_speech import read_codes
 from workers.training.corpus import read_utterances
 from workers.training.packing import pack
 from workers.training.prompts import Prompter
-from workers.training.steps import CapturedStep, Figures, optimiser, remaining, set_rate
+from workers.training.steps import CapturedStep, Figures, autocast, move, optimiser, remaining, report, set_rate
 from workers.training.talker import Losses, Rows, TrainedTalker
 from workers.training.voice import new_talker
 from workers.training.weights import load_weights, save_weights
@@ -64,11 +64,7 @@ class Trainer:
         """One step on the rows `chosen`."""
         losses = self._losses(chosen)
         total = losses.first + (self._codes.shape[1] - 1) * losses.residual / 4 + _OF_PHONEME * losses.phoneme
-        gradients = torch.autograd.grad(total, self._parameters)
-        for parameter, gradient in zip(self._parameters, gradients, strict=True):
-            parameter.grad = gradient
-        torch.nn.utils.clip_grad_norm_(self._parameters, _CLIP)
-        self._optimiser.step()
+        move(self._optimiser, self._parameters, total, _CLIP)
         return {name: loss.detach() for name, loss in losses._asdict().items()}
 
     @torch.no_grad()
@@ -78,17 +74,14 @@ class Trainer:
         sums = []
         for some in zip(*(field.split(4) for field in rows), strict=True):
             there = Rows(*(field.long() for field in some))
-            with self._autocast():
+            with autocast(self._device):
                 sums.append(torch.stack(self._talker(there, self._codes, min(512, int((there.next >= 0).sum())))))
         self._talker.train()
         return dict(zip(("first", "residual", "phoneme"), torch.stack(sums).mean(dim=0), strict=True))
 
     def _losses(self, chosen: Tensor) -> Losses:
-        with self._autocast():
+        with autocast(self._device):
             return self._talker(Rows(*(field[chosen].long() for field in self._rows)), self._codes, self._frames)
-
-    def _autocast(self) -> torch.autocast:
-        return torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda")
 
 
 def train(trainer: Trainer, held_out: Rows, minutes: float) -> None:
@@ -102,15 +95,10 @@ def train(trainer: Trainer, held_out: Rows, minutes: float) -> None:
         figures = run(trainer.draw())
         step += 1
         if step % _EVERY == 0:
-            _report(f"step {step}", figures, begun)
+            report(f"step {step}", figures, begun)
         spent = (time.monotonic() - begun) / budget
-    _report(f"step {step}", figures, begun)
-    _report("held out", trainer.judge(held_out), begun)
-
-
-def _report(what: str, figures: Figures, begun: float) -> None:
-    told = "  ".join(f"{name} {value.item():.4f}" for name, value in figures.items())
-    print(f"{what}  {time.monotonic() - begun:.0f} s  {told}", flush=True)
+    report(f"step {step}", figures, begun)
+    report("held out", trainer.judge(held_out), begun)
 
 
 def main() -> None:

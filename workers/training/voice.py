@@ -12,6 +12,7 @@ from torch import Tensor
 from workers.models.qwen3_tts import config
 from workers.models.qwen3_tts.checkpoint import (
     FEATURES,
+    GENERATION,
     PREPROCESSOR,
     Size,
     model_config,
@@ -41,17 +42,12 @@ WIDTHS = Size(
     codes=CODES,
     phonemes=True,
 )
-_GENERATION = {
-    "do_sample": True,
+_GENERATION = GENERATION | {  # one voice, spoken one way: little is left to chance
     "repetition_penalty": 1.0,
     "temperature": 0.6,
-    "top_p": 1.0,
     "top_k": 20,
-    "subtalker_dosample": True,
     "subtalker_temperature": 0.6,
-    "subtalker_top_p": 1.0,
     "subtalker_top_k": 20,
-    "max_new_tokens": 8192,
 }
 
 

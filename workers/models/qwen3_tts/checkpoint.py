@@ -199,7 +199,7 @@ def make_checkpoint(folder: Path, size: str, seed: int, device: str = "cpu") -> 
     check_new(folder, size, SIZES)
     widths, task = SIZES[size]
     on = torch.device(device)
-    write_json(folder / "generation_config.json", _GENERATION)
+    write_json(folder / "generation_config.json", GENERATION)
     write_json(folder / "preprocessor_config.json", PREPROCESSOR)
     ids = _write_tokenizer(folder, widths)
     write_json(folder / "config.json", model_config(widths, task) | ids)
@@ -226,7 +226,7 @@ def _write_tokenizer(folder: Path, widths: Size) -> dict[str, int]:
 
 # Configs, as published.
 
-_GENERATION = {
+GENERATION = {
     "do_sample": True,
     "repetition_penalty": 1.05,
     "temperature": 0.9,

@@ -145,10 +145,15 @@ class SnakeBeta(nn.Module):
         self.formula = snake
 
     def fold(self) -> None:
-        """Replace the stored logarithms by what the formula needs, in float32."""
-        self.register_buffer("frequency", self.alpha.float().exp())
-        self.register_buffer("gain", 1.0 / (self.beta.float().exp() + _SNAKE_FLOOR))
+        """Replace the stored logarithms by what the formula needs."""
+        frequency, gain = self.factors()
+        self.register_buffer("frequency", frequency)
+        self.register_buffer("gain", gain)
         del self.alpha, self.beta
+
+    def factors(self) -> tuple[Tensor, Tensor]:
+        """What the formula needs of the stored logarithms: (channels,) float32 twice."""
+        return self.alpha.float().exp(), 1.0 / (self.beta.float().exp() + _SNAKE_FLOOR)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, channels) -> the same shape."""

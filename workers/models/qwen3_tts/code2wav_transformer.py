@@ -49,7 +49,7 @@ class LayerScale(nn.Module):
 class Attention(Stateful):
     def __init__(self, sizes: Code2WavSizes) -> None:
         super().__init__()
-        self.heads, self.kv_heads, self.head_dim = sizes.heads, sizes.kv_heads, sizes.head_dim
+        self._heads, self._kv_heads, self._head_dim = sizes.heads, sizes.kv_heads, sizes.head_dim
         self._kept = sizes.sliding_window - 1
         queries, keys = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
         self.q_proj = nn.Linear(sizes.hidden, queries, bias=sizes.attention_bias)
@@ -58,26 +58,26 @@ class Attention(Stateful):
         self.o_proj = nn.Linear(queries, sizes.hidden, bias=sizes.attention_bias)
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
-        shape = (self.kv_heads, self._kept, self.head_dim)
+        shape = (self._kv_heads, self._kept, self._head_dim)
         return {f"{self.name}.keys": shape, f"{self.name}.values": shape}
 
     def forward(self, x: Tensor, sight: Sight, state: State) -> Tensor:
         """(B, n, hidden) -> the same shape."""
-        queries = _rotated(self._by_head(self.q_proj(x), self.heads), sight)
-        keys = self._extended("keys", _rotated(self._by_head(self.k_proj(x), self.kv_heads), sight), state)
-        values = self._extended("values", self._by_head(self.v_proj(x), self.kv_heads), state)
+        queries = _rotated(self._by_head(self.q_proj(x), self._heads), sight)
+        keys = self._extended("keys", _rotated(self._by_head(self.k_proj(x), self._kv_heads), sight), state)
+        values = self._extended("values", self._by_head(self.v_proj(x), self._kv_heads), state)
         seen = nn.functional.scaled_dot_product_attention(queries, keys, values, attn_mask=sight.visible)
         return self.o_proj(seen.transpose(1, 2).flatten(2))
 
     def _by_head(self, x: Tensor, heads: int) -> Tensor:
-        return x.unflatten(-1, (heads, self.head_dim)).transpose(1, 2)
+        return x.unflatten(-1, (heads, self._head_dim)).transpose(1, 2)
 
     def _extended(self, entry: str, new: Tensor, state: State) -> Tensor:
         """Kept and new ones side by side, for every query head: (B, heads, kept + n, head_dim). Keeps the last ones."""
         name = f"{self.name}.{entry}"
         joined = torch.cat((state[name], new), dim=2)
         state[name] = joined[:, :, joined.shape[2] - self._kept :].clone()
-        return joined.repeat_interleave(self.heads // self.kv_heads, dim=1)
+        return joined.repeat_interleave(self._heads // self._kv_heads, dim=1)
 
 
 def _rotated(x: Tensor, sight: Sight) -> Tensor:
@@ -117,8 +117,8 @@ class Transformer(Stateful):
 
     def __init__(self, sizes: Code2WavSizes) -> None:
         super().__init__()
-        self.window = sizes.sliding_window
-        self.head_dim, self.rope_theta = sizes.head_dim, sizes.rope_theta
+        self._window = sizes.sliding_window
+        self._head_dim, self._rope_theta = sizes.head_dim, sizes.rope_theta
         self.input_proj = nn.Linear(sizes.latent, sizes.hidden)
         self.layers = nn.ModuleList(TransformerLayer(sizes) for _ in range(sizes.layers))
         self.norm = RMSNorm(sizes.hidden, sizes.rms_norm_eps)
@@ -138,10 +138,10 @@ class Transformer(Stateful):
 
     def _sight(self, position: Tensor, frames: int) -> Sight:
         steps = torch.arange(frames, device=position.device)
-        powers = torch.arange(0, self.head_dim, 2, device=position.device).float() / self.head_dim
-        angles = (position[:, None] + steps).float()[..., None] * self.rope_theta**-powers
+        powers = torch.arange(0, self._head_dim, 2, device=position.device).float() / self._head_dim
+        angles = (position[:, None] + steps).float()[..., None] * self._rope_theta**-powers
         angles = torch.cat((angles, angles), dim=-1)[:, None]
-        seen = torch.arange(1 - self.window, frames, device=position.device)  # from the call's first frame
-        in_window = (seen <= steps[:, None]) & (seen > steps[:, None] - self.window)
+        seen = torch.arange(1 - self._window, frames, device=position.device)  # from the call's first frame
+        in_window = (seen <= steps[:, None]) & (seen > steps[:, None] - self._window)
         begun = seen >= -position[:, None]
         return Sight(angles.cos(), angles.sin(), (in_window & begun[:, None])[:, None])
