@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from workers.training import train_codec, train_talker
-from workers.training.steps import remaining
+from workers.training import steps, train_codec, train_talker
+from workers.training.steps import Budget, remaining
 
 
 class Trainer:
@@ -56,3 +56,13 @@ def test_a_capture_s_own_steps_are_taken_at_the_first_rate(module, monkeypatch):
 
 def test_the_rate_falls_to_a_twentieth():
     assert remaining(0) == 1 and remaining(1) == pytest.approx(0.05) == remaining(1.5)
+
+
+def test_what_a_training_is_stopped_for_is_not_counted(monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(steps.time, "monotonic", lambda: now)
+    budget = Budget(minutes=1)
+    now += 3
+    assert budget.spent() == pytest.approx(3 / 60)
+    now += 600
+    assert budget.spent() == pytest.approx((3 + steps._LONGEST_S) / 60)

@@ -12,6 +12,7 @@ from torch import Tensor
 # What a step returns: figures by name, tensors of one number.
 Figures = dict[str, Tensor]
 
+_LONGEST_S = 5.0  # of a step, as a budget counts it
 _WARM_UP = 3  # steps before the capture, so that whatever is allocated or chosen once has been
 
 
@@ -62,6 +63,21 @@ def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
             group["lr"].fill_(rate)
         else:
             group["lr"] = rate
+
+
+class Budget:
+    """The time that a training may take. What it was stopped for (SIGSTOP lends its card to others) is not counted."""
+
+    def __init__(self, minutes: float) -> None:
+        self._seconds = 60 * minutes
+        self._used, self._looked = 0.0, time.monotonic()
+
+    def spent(self) -> float:
+        """The share of it that is spent; to be asked after each step."""
+        now = time.monotonic()
+        self._used += min(now - self._looked, _LONGEST_S)
+        self._looked = now
+        return self._used / self._seconds
 
 
 def remaining(spent: float) -> float:

@@ -19,7 +19,7 @@ from workers.training.corpus import Speech
 from workers.training.discriminators import Discriminators, critics_loss, decoder_losses
 from workers.training.sizes import CODEBOOKS, decoder_sizes
 from workers.training.spectra import SpectralDistance
-from workers.training.steps import CapturedStep, Figures, autocast, move, optimiser, remaining, report, set_rate
+from workers.training.steps import Budget, CapturedStep, Figures, autocast, move, optimiser, remaining, report, set_rate
 from workers.training.weights import load_weights, save_weights
 
 _BETAS = (0.8, 0.99)
@@ -119,7 +119,7 @@ class Trainer:
 
 def train(trainer: Trainer, crops: Crops, out: Path, minutes: float, alone: float) -> None:
     """Train for so long, the first share `alone` of it without critics, and write the weights."""
-    begun, budget = time.monotonic(), 60 * minutes
+    begun, budget = time.monotonic(), Budget(minutes)
     step, spent, run = 0, 0.0, None
     while spent < 1:
         with_critics = spent >= alone
@@ -131,7 +131,7 @@ def train(trainer: Trainer, crops: Crops, out: Path, minutes: float, alone: floa
         step += 1
         if step % _EVERY == 0:
             report(f"step {step}", figures, begun)
-        spent = (time.monotonic() - begun) / budget
+        spent = budget.spent()
     report(f"step {step}", figures, begun)
     save_weights(out, "codec", {"codec": trainer.codec, "critics": trainer.critics})
 

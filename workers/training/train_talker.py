@@ -17,7 +17,7 @@ from workers.training.code_speech import read_codes
 from workers.training.corpus import read_utterances
 from workers.training.packing import pack
 from workers.training.prompts import Prompter
-from workers.training.steps import CapturedStep, Figures, autocast, move, optimiser, remaining, report, set_rate
+from workers.training.steps import Budget, CapturedStep, Figures, autocast, move, optimiser, remaining, report, set_rate
 from workers.training.talker import Losses, Rows, TrainedTalker
 from workers.training.voice import new_talker
 from workers.training.weights import load_weights, save_weights
@@ -86,7 +86,7 @@ class Trainer:
 
 def train(trainer: Trainer, held_out: Rows, minutes: float) -> None:
     """Train for so long; the learning rate falls to a twentieth at its end."""
-    begun, budget = time.monotonic(), 60 * minutes
+    begun, budget = time.monotonic(), Budget(minutes)
     step, spent, run = 0, 0.0, None
     while spent < 1:
         trainer.set_rate(min(1.0, (step + 1) / _WARM_UP) * remaining(spent))  # first: a capture takes steps too
@@ -96,7 +96,7 @@ def train(trainer: Trainer, held_out: Rows, minutes: float) -> None:
         step += 1
         if step % _EVERY == 0:
             report(f"step {step}", figures, begun)
-        spent = (time.monotonic() - begun) / budget
+        spent = budget.spent()
     report(f"step {step}", figures, begun)
     report("held out", trainer.judge(held_out), begun)
 
