@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from workers.models.family import Drawing
-from workers.models.qwen3_tts.code_predictor import CodePredictor
+from workers.models.qwen3_tts.code_predictor import CodePredictor, attended_in_sums
 from workers.models.qwen3_tts.mtp import MTPState, refuse_settings
 from workers.runners.torch_qwen3 import Qwen3Config
 
@@ -211,3 +212,15 @@ def test_engines_that_do_not_make_one_whole_frame_a_step_are_refused(settings):
     with pytest.raises(ValueError, match=next(iter(settings))):
         refuse_settings(settings)
     refuse_settings({"sampled_tokens": 1, "pipeline_parallel_size": 1, "speculative_config": None})
+
+
+@pytest.mark.parametrize("positions", [1, 2])
+def test_attention_in_sums_is_attention(positions):
+    random = torch.Generator().manual_seed(positions)
+    queries = torch.randn(3, 2, 2 * positions, 8, generator=random)
+    keys, values = torch.randn(2, 3, 2, 16, 8, generator=random)
+    seen = torch.ones(16, 16, dtype=torch.bool).tril()[3 : 3 + positions].repeat(2, 1)
+    ours = attended_in_sums(queries, keys, values, seen)
+    torch.testing.assert_close(ours, F.scaled_dot_product_attention(queries, keys, values, seen), rtol=0, atol=1e-6)
+    values[:, :, 3 + positions :] = 1e9  # of positions to come
+    assert torch.equal(attended_in_sums(queries, keys, values, seen), ours)

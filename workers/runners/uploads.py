@@ -10,8 +10,13 @@ from torch import Tensor
 _BUFFERS = 8  # copies that may be under way; more than an engine has steps in flight
 
 
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on the device; in stream order, the host does not wait for the steps before."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
 class Uploads:
-    """Host to device."""
+    """Host to device, every step."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

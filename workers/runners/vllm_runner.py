@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ class VllmRunner:
             raise BadSettings(f"talker.options.device is {self._device}, and torch finds no GPU: set it to cpu")
         backbone = family.backbone(checkpoint)
         self._positions = min(settings.max_model_len, check_backbone(backbone))
+        self._family = family
         try:
             with engine_folder(backbone) as folder:
                 self._config = self._engine_config(family, checkpoint, folder)
@@ -60,6 +62,7 @@ class VllmRunner:
                 if settings.num_gpu_blocks is not None:
                     self._check_room(settings.num_gpu_blocks)
                 self._client = self._start()
+                self._check_graph()  # again: an engine takes another mode where its attention knows no such graph
         except (ValueError, NotImplementedError) as error:
             raise BadSettings(_told(error)) from error
         self._core = self._client.engine_core
@@ -75,14 +78,14 @@ class VllmRunner:
     # --- starting -----------------------------------------------------------------------------------------------------
 
     def _engine_config(self, family: Family, checkpoint: Path, folder: Path) -> Any:
-        settings = self._settings
-        prepare_environment(settings.model_runner, batch_invariant=settings.batch_invariant)
+        prepare_environment(self._settings.model_runner, batch_invariant=self._settings.batch_invariant)
         from vllm.engine.arg_utils import EngineArgs
 
         from workers.runners import vllm_model
 
         vllm_model.register()
-        cuda = self._cuda
+        self._choose_turns()
+        settings, cuda = self._settings, self._cuda
         scheduler = "AsyncPairScheduler" if cuda else "PairScheduler"
         arguments: dict[str, Any] = {
             "model": str(folder),
@@ -91,7 +94,7 @@ class VllmRunner:
             "dtype": settings.options.get("dtype", "auto" if cuda else "float32"),
             "max_model_len": self._positions,
             "max_num_seqs": self._decode_rows,
-            "max_num_batched_tokens": settings.max_num_batched_tokens or step_tokens(settings, family),
+            "max_num_batched_tokens": self._step_tokens,
             "long_prefill_token_threshold": settings.prefill_chunk,
             "block_size": _BLOCK,
             "enable_prefix_caching": False,
@@ -108,8 +111,8 @@ class VllmRunner:
                     "checkpoint": str(checkpoint),
                     "options": settings.options,
                     "max_jobs": settings.max_jobs,
-                    # Where no graph has a decode step's shape. A prefill's is its own affair, the same in V1 and V2.
-                    "least_tokens": 0 if cuda else self._decode_rows,
+                    # Where no graph has a step's shape. A prefill's that is alone is its own affair.
+                    "least_tokens": 0 if cuda else self._decode_rows if settings.exclusive_prefill else self._step_tokens,
                     "replay_chunk": settings.max_jobs if settings.replay == "chunks" else 1,
                     "exclusive_prefill": settings.exclusive_prefill,
                     "compile_draw": settings.compile_draw and cuda,
@@ -134,13 +137,33 @@ class VllmRunner:
     def _decode_rows(self) -> int:
         return self._rows * self._settings.max_jobs
 
+    @property
+    def _step_tokens(self) -> int:
+        """The budget of a step."""
+        return self._settings.max_num_batched_tokens or step_tokens(self._settings, self._family)
+
+    @property
+    def _one_shape(self) -> bool:
+        """Every step, prefills in it or not, is padded to its whole budget."""
+        return not self._settings.exclusive_prefill and not self._settings.batch_invariant
+
     def _compilation(self) -> dict[str, Any]:
-        """No compiler, vLLM's own kernels, and one graph: every decode step is padded to all rows."""
+        """No compiler, vLLM's own kernels, and one graph: every decode step is padded to all rows, or every step is."""
         stated = self._settings.compilation
         if not self._cuda:
             return {"mode": 0, "cudagraph_mode": "NONE", "custom_ops": ["none"], **stated}
-        graph = {"cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [self._decode_rows]}
+        mode, tokens = ("FULL", self._step_tokens) if self._one_shape else ("FULL_DECODE_ONLY", self._decode_rows)
+        graph = {"cudagraph_mode": mode, "cudagraph_capture_sizes": [tokens]}
         return {"mode": 0, "custom_ops": ["all"], **graph, **stated}
+
+    def _choose_turns(self) -> None:
+        """Steps of one shape need an attention that a graph may hold whatever the queries' lengths are."""
+        if self._cuda and self._one_shape:
+            from vllm.v1.attention.backends.fa_utils import get_flash_attn_version
+
+            if (version := get_flash_attn_version()) != 3:
+                logger.info("FlashAttention is %s here, not 3: a step prefills one job, or decodes, in turns", version)
+                self._settings = replace(self._settings, exclusive_prefill=True)
 
     def _start(self) -> Any:
         from vllm.v1.engine.core_client import InprocClient
@@ -153,19 +176,19 @@ class VllmRunner:
             torch.set_num_threads = set_num_threads  # vLLM's CPU worker takes it from the whole process
 
     def _check_graph(self) -> None:
-        """On CUDA a graph alone gives every decode step the same shape."""
+        """On CUDA a graph alone gives every decode step, or every step, the same shape."""
         from vllm.config import CUDAGraphMode
 
         stated, settings = self._config.compilation_config, self._settings
         if not self._cuda or settings.batch_invariant:
             return
-        if stated.cudagraph_mode.decode_mode() != CUDAGraphMode.FULL or stated.cudagraph_capture_sizes != [
-            self._decode_rows
-        ]:
+        modes = [CUDAGraphMode.FULL] if self._one_shape else [CUDAGraphMode.FULL, CUDAGraphMode.FULL_DECODE_ONLY]
+        tokens = self._step_tokens if self._one_shape else self._decode_rows
+        if stated.cudagraph_mode not in modes or stated.cudagraph_capture_sizes != [tokens]:
             raise BadSettings(
                 f"talker.compilation has cudagraph_mode {stated.cudagraph_mode.name} of sizes "
-                f"{stated.cudagraph_capture_sizes}: a song's bits need FULL or FULL_DECODE_ONLY, of the one size "
-                f"{self._decode_rows}. Leave both out, or set talker.batch_invariant"
+                f"{stated.cudagraph_capture_sizes}: a song's bits need {' or '.join(mode.name for mode in modes)}, of "
+                f"the one size {tokens}. Leave both out, or set talker.batch_invariant"
             )
 
     def _choose_replay(self) -> None:
@@ -179,7 +202,7 @@ class VllmRunner:
         if not chunks_have_the_bits_of_steps(
             heads=model.get_num_attention_heads(parallel), kv_heads=model.get_num_kv_heads(parallel),
             head_dim=model.get_head_size(), dtype=model.dtype, rows=self._rows, chunk=self._settings.max_jobs,
-            block=_BLOCK, positions=self._positions,
+            block=_BLOCK, positions=self._positions, longest_query=self._step_tokens if self._one_shape else None,
         ):  # fmt: skip
             logger.info("attention gives several positions at once other bits here: frames are replayed one by one")
             self._config.additional_config[CONFIG]["replay_chunk"] = 1

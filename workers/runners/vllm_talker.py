@@ -18,7 +18,7 @@ from torch import Tensor
 
 from workers.models.family import Drawing, TalkerModel
 from workers.runners.frame_copies import Arrived, FrameCopies
-from workers.runners.uploads import Uploads
+from workers.runners.uploads import Uploads, sent
 from workers.talker.frames import FrameHistory
 from workers.talker.rows import RowSlots, take_rows
 
@@ -146,10 +146,10 @@ class VllmTalker:
         self._songs[history.job] = song
         for row in range(self.model.rows):
             self._rows[request_id(history.job, row)] = song, row
-        self._seeds[song.slot] = history.request.seed
-        self._forced[song.slot] = len(logged)
+        self._seeds[song.slot].fill_(history.request.seed)
+        self._forced[song.slot].fill_(len(logged))
         if len(logged):
-            codes = torch.from_numpy(logged.astype("int64")).to(self._device)
+            codes = sent(torch.from_numpy(logged.astype("int64")), self._device)
             self._codes[song.slot, : len(codes)] = codes
         return known
 

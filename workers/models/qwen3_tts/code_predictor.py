@@ -48,20 +48,37 @@ class _Attention(nn.Module):
         # (positions, positions): which ones each may see
         self.seen = torch.ones(2 * rotary[0].shape[:1], dtype=torch.bool, device=weight.device).tril_()
 
-    def forward(self, x: Tensor, cache: Tensor, at: Tensor) -> Tensor:
-        """`at`: (positions,) int64, where they stand. A tensor, so that all steps of a frame have the same kernels."""
+    def forward(self, x: Tensor, keys: Tensor, values: Tensor, at: Tensor) -> Tensor:
+        """`at`: (positions,) int64, where they stand. A tensor, so that all steps of a frame have the same kernels.
+
+        Keys and values are apart: of one tensor, torch.compile would write all for each position that is laid down.
+        """
         heads = self.qkv_proj(x).unflatten(-1, (-1, self.head_dim))  # (rows, positions, all heads, head_dim)
         normed = F.rms_norm(heads[:, :, : -self.kv_heads], (self.head_dim,), eps=self.eps)
         turned = normed.roll(self.head_dim // 2, dims=-1)
         turned = torch.addcmul(normed * self.own[at], turned, self.other[at])
-        cache[0].index_copy_(2, at, turned[:, :, -self.kv_heads :].transpose(1, 2))
-        cache[1].index_copy_(2, at, heads[:, :, -self.kv_heads :].transpose(1, 2))
+        keys.index_copy_(2, at, turned[:, :, -self.kv_heads :].transpose(1, 2))
+        values.index_copy_(2, at, heads[:, :, -self.kv_heads :].transpose(1, 2))
         # Queries that share a key head are stacked, so that each key head meets its queries in one product.
         queries = turned[:, :, : -self.kv_heads].unflatten(2, (self.kv_heads, -1)).permute(0, 2, 3, 1, 4)
         group, positions = queries.shape[2:4]
         seen = self.seen[at].repeat(group, 1)
-        attended = F.scaled_dot_product_attention(queries.flatten(2, 3), *cache, attn_mask=seen)
+        attend = attended_in_sums if x.is_cuda else F.scaled_dot_product_attention
+        attended = attend(queries.flatten(2, 3), keys, values, seen)
         return self.o_proj(attended.unflatten(2, (group, positions)).permute(0, 3, 1, 2, 4).flatten(2))
+
+
+def attended_in_sums(queries: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tensor:
+    """F.scaled_dot_product_attention as sums, which torch.compile fuses: for 16 positions the product's own kernels
+    take longer than all else in a layer.
+
+    Args:
+        queries: (rows, kv_heads, n, head_dim). keys, values: (rows, kv_heads, positions, head_dim).
+        seen: (n, positions) bool.
+    """
+    scores = (queries.float()[..., None, :] * keys.float()[..., None, :, :]).sum(dim=-1) * queries.shape[-1] ** -0.5
+    weights = scores.masked_fill(~seen, -torch.inf).softmax(dim=-1)
+    return (weights[..., None] * values.float()[..., None, :, :]).sum(dim=-2).to(queries.dtype)
 
 
 class CodePredictor(nn.Module):
@@ -140,11 +157,11 @@ class CodePredictor(nn.Module):
         """
         at = self._positions[start : start + inputs.shape[1]]
         for layer, cached in zip(self.model.layers, cache, strict=True):
-            inputs = self._through(layer, inputs, cached, at)
+            inputs = self._through(layer, inputs, *cached, at)
         return self.model.norm(inputs[:, -1])
 
 
-def _through(layer: Qwen3Layer, x: Tensor, cached: Tensor, at: Tensor) -> Tensor:
+def _through(layer: Qwen3Layer, x: Tensor, keys: Tensor, values: Tensor, at: Tensor) -> Tensor:
     """(rows, positions, hidden) -> the same shape."""
-    x = x + layer.self_attn(layer.input_layernorm(x), cached, at)
+    x = x + layer.self_attn(layer.input_layernorm(x), keys, values, at)
     return x + layer.mlp(layer.post_attention_layernorm(x))

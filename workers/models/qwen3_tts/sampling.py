@@ -46,10 +46,10 @@ class Sampling:
             raise ValueError(f"temperature {temperature}: must be above 0; do_sample=False draws the likeliest")
         if do_sample and (top_k < 0 or not 0 < top_p <= 1):
             raise ValueError(f"top_k {top_k}, top_p {top_p}: top_k must be 0 or more, top_p above 0 and at most 1")
-        self._temperature[slot] = temperature if do_sample else 1.0
-        self._top_k[slot] = top_k if do_sample else 1
-        self._top_mass[slot] = max(1, round(top_p * _ONE)) if do_sample and top_p < 1 else _EVERYTHING
-        self._noise[slot] = float(do_sample)
+        self._temperature[slot].fill_(temperature if do_sample else 1.0)
+        self._top_k[slot].fill_(top_k if do_sample else 1)
+        self._top_mass[slot].fill_(max(1, round(top_p * _ONE)) if do_sample and top_p < 1 else _EVERYTHING)
+        self._noise[slot].fill_(float(do_sample))
 
     def draw(self, logits: Tensor, slots: Tensor, keys: Tensor, noise: Tensor | None = None) -> Tensor:
         """Draw one code for each of n slots.

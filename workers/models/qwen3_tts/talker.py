@@ -22,6 +22,7 @@ from workers.models.qwen3_tts.prompt import NOTHING, Prompt, build_prompt, in_co
 from workers.models.qwen3_tts.sampling import Sampling, penalise, seen_codes
 from workers.models.qwen3_tts.tokenizer import load_tokenizer
 from workers.runners.torch_qwen3 import Qwen3, Qwen3Config
+from workers.runners.uploads import sent
 from workers.talker.sampling import draw_keys, noise_of_all
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class SpeechTalker:
         self._sampling = Sampling(jobs, device)
         self._penalty = torch.ones(jobs, dtype=torch.float32, device=device)
         self._prompts: list[Tensor | None] = [None] * jobs
+        self._newest: tuple[JobRequested | None, int, Prompt | None] = None, 0, None
         # The text token that is added to the feedback of each draw; the padding token once the text is used up.
         # One place more than there are draws, for slots that sit a step out.
         self._trailing = torch.full((jobs, self.context + 1), stated.tts_pad, dtype=torch.int64, device=device)
@@ -127,15 +129,20 @@ class SpeechTalker:
             top_p=params["top_p"],
         )
         self.mtp.bind(slot, params)
-        self._penalty[slot] = params["repetition_penalty"]
+        self._penalty[slot].fill_(params["repetition_penalty"])
         self._prompts[slot] = self._embed(prompt, reference, known)
-        self._trailing[slot] = self._stated.tts_pad
+        self._trailing[slot].fill_(self._stated.tts_pad)
         trailing = prompt.trailing[: self.context]  # there is no draw beyond
         self._trailing[slot, : len(trailing)] = self._ids(trailing)
 
     def _prompt(self, request: JobRequested, known: list[np.ndarray]) -> Prompt:
+        """Asked for twice in a row: for its length, and when the slot is bound."""
         frames = sum(len(codes) for codes in known)
-        return build_prompt(self._stated, self._tokenizer, request.input, request.params, frames)
+        of, of_frames, prompt = self._newest
+        if of is not request or of_frames != frames:
+            prompt = build_prompt(self._stated, self._tokenizer, request.input, request.params, frames)
+            self._newest = request, frames, prompt
+        return prompt
 
     @staticmethod
     def _known(request: JobRequested, reference: Reference | None, context: np.ndarray | None) -> list[np.ndarray]:
@@ -162,14 +169,14 @@ class SpeechTalker:
         codec = self._ids([prompt.codec[position] for position in steered])
         embeds[self._ids(steered)] += F.embedding(codec, self._codec)
         if prompt.speaker is not None:
-            embeds[prompt.speaker] += torch.tensor(reference.speaker).to(embeds)
+            embeds[prompt.speaker] += sent(torch.tensor(reference.speaker), embeds.device).to(embeds)
         if prompt.frames:
-            codes = torch.from_numpy(np.concatenate(known).astype("int64")).to(embeds.device)
+            codes = sent(torch.from_numpy(np.concatenate(known).astype("int64")), embeds.device)
             embeds[prompt.frames.start : prompt.frames.stop] += self._embed_frames(codes)
         return embeds
 
     def _ids(self, ids: list[int]) -> Tensor:
-        return torch.tensor(ids, dtype=torch.int64, device=self._codec.device)
+        return sent(torch.tensor(ids, dtype=torch.int64), self._codec.device)
 
     def feedback(self, codes: Tensor, slots: Tensor, draws: Tensor) -> Tensor:
         """(n, codebooks) int64 -> (n, hidden): the codes' embeddings, and the text token that goes with the draw.
