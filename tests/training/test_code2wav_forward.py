@@ -22,7 +22,7 @@ def test_a_trained_decoder_streams_what_it_was_trained_to_say(cuts):
     last.weight.data *= 0.1  # the served decoder clamps: so quiet, it has nothing to clamp
     last.bias.data *= 0.1
     with torch.no_grad():
-        coded = codec.quantise(torch.randn(2, 40, DECODER.codebook_width))
+        coded, _ = codec.quantise(torch.randn(2, 40, DECODER.codebook_width))
         trained = sound_of(codec.decoder, coded.latents)
     decoder = fold(copy.deepcopy(codec.decoder))
     state, pieces, start = decoder.init_state(2), [], 0

@@ -19,10 +19,10 @@ def codec():
 def test_sound_is_coded_frame_by_frame_and_comes_back():
     trained = codec()
     sound = torch.randn(2, 6 * FRAME_SAMPLES) * 0.1
-    made, commit = trained(sound)
-    assert made.shape == sound.shape
+    heard = trained(sound)
+    assert heard.sound.shape == sound.shape
     assert trained.encode(sound).shape == (2, 6, DECODER.codebooks)
-    (made.square().mean() + commit).backward()
+    (heard.sound.square().mean() + heard.loss).backward()
     missing = [name for name, p in trained.named_parameters() if p.requires_grad and p.grad is None]
     assert missing == []
 
@@ -42,7 +42,7 @@ def test_each_book_brings_the_latents_nearer():
     trained.eval()
     errors = []
     for kept in (1, 3, 8):
-        coded = trained.quantise(latents, torch.full((4,), kept))
+        coded, _ = trained.quantise(latents, torch.full((4,), kept))
         errors.append((coded.latents.flatten(0, 1) - target).square().mean().item())
     assert errors == sorted(errors, reverse=True)
     assert errors[-1] < 0.9 * errors[0]
@@ -74,9 +74,10 @@ def test_an_entry_that_is_never_used_begins_anew():
 def test_fewer_books_give_other_sound_and_no_nan():
     trained = codec().eval()
     latents = torch.randn(1, 8, DECODER.codebook_width)
-    of_one, of_all = (trained.quantise(latents, torch.tensor([kept])).latents for kept in (1, 8))
-    assert not torch.equal(of_one, of_all)
-    assert torch.equal(trained.quantise(latents).latents, of_all)
+    (of_one, first), (of_all, _) = (trained.quantise(latents, torch.tensor([kept])) for kept in (1, 8))
+    assert not torch.equal(of_one.latents, of_all.latents)
+    assert torch.equal(first, of_one.latents)
+    assert torch.equal(trained.quantise(latents)[0].latents, of_all.latents)
 
 
 def test_what_is_learned_goes_past_the_books_once_and_to_none_that_is_silent():

@@ -78,6 +78,19 @@ class Coded(NamedTuple):
     loss: Tensor
 
 
+class Heard(NamedTuple):
+    """A sound that was coded and decoded again.
+
+    sound: (B, samples). first, latents: (B, frames, width), of the first codebook and of all that were used. loss: the
+    commitment loss.
+    """
+
+    sound: Tensor
+    first: Tensor
+    latents: Tensor
+    loss: Tensor
+
+
 class Books(nn.Module):
     """A residual quantizer in training: each codebook's entry is the mean of what fell to it of late.
 
@@ -158,8 +171,8 @@ class Codec(nn.Module):
                 nn.init.normal_(book.embedding_sum, std=0.01)
                 nn.init.constant_(book.cluster_usage, 1.1 * _DEAD)  # soon dead, if not used: what falls to it comes in
 
-    def quantise(self, latents: Tensor, kept: Tensor | None = None) -> Coded:
-        """(B, frames, width) -> codes (B, frames, codebooks), latents (B, frames, width).
+    def quantise(self, latents: Tensor, kept: Tensor | None = None) -> tuple[Coded, Tensor]:
+        """(B, frames, width) -> codes (B, frames, codebooks), latents (B, frames, width); and the first book's latents.
 
         The first book says what it can; the rest, what it left.
 
@@ -172,16 +185,16 @@ class Codec(nn.Module):
         rest = self.rest(flat - first.latents, of_rest)
         codes = torch.cat((first.codes, rest.codes), dim=1)
         shape = latents.shape[:2]
-        return Coded(
-            codes.unflatten(0, shape), (first.latents + rest.latents).unflatten(0, shape), first.loss + rest.loss
-        )
+        total = (first.latents + rest.latents).unflatten(0, shape)
+        coded = Coded(codes.unflatten(0, shape), total, first.loss + rest.loss)
+        return coded, first.latents.unflatten(0, shape)
 
-    def forward(self, sound: Tensor, kept: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """(B, samples), a whole number of frames -> the sound as decoded again, and the commitment loss."""
-        coded = self.quantise(self.encoder(sound), kept)
-        return sound_of(self.decoder, coded.latents), coded.loss
+    def forward(self, sound: Tensor, kept: Tensor | None = None) -> Heard:
+        """Of (B, samples), a whole number of frames; `kept` as for `quantise`."""
+        coded, first = self.quantise(self.encoder(sound), kept)
+        return Heard(sound_of(self.decoder, coded.latents), first, coded.latents, coded.loss)
 
     @torch.no_grad()
     def encode(self, sound: Tensor) -> Tensor:
         """(B, samples) -> (B, frames, codebooks) int64."""
-        return self.quantise(self.encoder(sound)).codes
+        return self.quantise(self.encoder(sound))[0].codes

@@ -59,6 +59,10 @@ class Utterance:
     frames: int
     ends: np.ndarray
 
+    def spoken(self, moments: np.ndarray) -> np.ndarray:
+        """Which of its phonemes is heard at each moment, in frames from its start."""
+        return np.minimum(np.searchsorted(self.ends, moments, side="right"), len(self.phonemes) - 1)
+
 
 class Speech:
     """A folder of speech, read as it is needed. One that is still being written has what is there by now."""
@@ -74,6 +78,17 @@ class Speech:
     def of(self, utterance: Utterance) -> np.ndarray:
         """(samples,) int16."""
         return self.frames[utterance.start : utterance.start + utterance.frames].reshape(-1)
+
+    def phonemes(self) -> tuple[np.ndarray, int]:
+        """What is heard early and late in each frame, (frames, 2) int16, as numbers; and how many of them there are."""
+        known = sorted(set().union(*(utterance.phonemes for utterance in self.utterances)))
+        numbers = {phoneme: number for number, phoneme in enumerate(known)}
+        heard = np.zeros((len(self.frames), 2), np.int16)
+        for utterance in self.utterances:
+            of_utterance = np.array([numbers[phoneme] for phoneme in utterance.phonemes], np.int16)
+            moments = np.arange(utterance.frames)[:, None] + (0.25, 0.75)
+            heard[utterance.start : utterance.start + utterance.frames] = of_utterance[utterance.spoken(moments)]
+        return heard, len(numbers)
 
 
 def read_utterances(path: Path) -> list[Utterance]:

@@ -74,7 +74,7 @@ def decoded(speech: Speech, texts: dict[str, str], codec_folder: Path, out: Path
     for utterance in speech.utterances:
         sound = torch.from_numpy(speech.of(utterance).astype(np.float32) / 32768)[None]
         with torch.no_grad():
-            made = sound_of(codec.decoder, codec.quantise(codec.encoder(sound)).latents)[0]
+            made = sound_of(codec.decoder, codec.quantise(codec.encoder(sound))[0].latents)[0]
         pcm = (made.clamp(-1, 1) * 32767).to(torch.int16).numpy()
         yield write_wav(out / f"{utterance.id}.wav", pcm), texts[utterance.id]
 

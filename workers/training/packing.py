@@ -102,9 +102,7 @@ def _spoken(lines: list[Utterance]) -> np.ndarray:
     """(frames,): which phoneme of the lines, joined by spaces, is heard in the middle of each frame."""
     spoken, before = [], 0
     for line in lines:
-        middles = np.arange(line.frames) + 0.5
-        index = np.searchsorted(line.ends, middles, side="right")
-        spoken.append(before + np.minimum(index, len(line.phonemes) - 1))
+        spoken.append(before + line.spoken(np.arange(line.frames) + 0.5))
         before += len(line.phonemes) + 1
     return np.concatenate(spoken)
 

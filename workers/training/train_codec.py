@@ -1,7 +1,7 @@
 """Train the codec: `python -m workers.training.train_codec SPEECH OUT --minutes M`.
 
-First by spectra alone; then critics join, who teach it what spectra miss. Time is the budget: the learning rate falls
-to a twentieth at its end.
+First by spectra, and by what a listener makes out of its codes; then critics join, who teach it what spectra miss.
+Time is the budget: the learning rate falls to a twentieth at its end.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from workers.models.qwen3_tts.config import FRAME_SAMPLES
 from workers.training.codec import Codec
 from workers.training.corpus import Speech
 from workers.training.discriminators import Discriminators, critics_loss, decoder_losses
+from workers.training.listener import Listener
 from workers.training.sizes import CODEBOOKS, decoder_sizes
 from workers.training.spectra import SpectralDistance
 from workers.training.steps import Budget, CapturedStep, Figures, autocast, move, optimiser, remaining, report, set_rate
@@ -24,7 +25,7 @@ from workers.training.weights import load_weights, save_weights
 
 _BETAS = (0.8, 0.99)
 _WARM_UP = 200  # steps to the full learning rate
-_SPECTRAL, _COMMIT, _PLEASING, _MATCHING = 15.0, 0.5, 2.0, 2.0
+_WEIGHTS = {"spectral": 15.0, "commit": 0.5, "phonemes": 1.0, "pleasing": 2.0, "matching": 2.0}
 _HEARD = 8  # frames of each crop that the critics hear
 _AT_START = 0.2  # crops that begin where an utterance does
 _FEWER_BOOKS = 0.25  # crops for which not all codebooks are used
@@ -38,35 +39,42 @@ class Crops:
     Args:
         batch: crops.
         frames: of each.
+
+    Attributes:
+        phonemes: how many there are.
     """
 
     def __init__(self, speech: Speech, batch: int, frames: int, device: torch.device) -> None:
         self._sound = torch.tensor(speech.frames, device=device)
+        heard, self.phonemes = speech.phonemes()
+        self._heard = torch.tensor(heard, device=device)
         self._starts = torch.tensor([utterance.start for utterance in speech.utterances], device=device)
         self._starts = self._starts[self._starts < len(self._sound) - frames]
         self._batch, self._device = batch, device
         self._within = torch.arange(frames, device=device)
 
-    def draw(self) -> Tensor:
-        """(batch, frames * 1,920) float32."""
+    def draw(self) -> tuple[Tensor, Tensor]:
+        """The sound, (batch, frames * 1,920) float32; what is heard of it, (batch, frames, 2) int64 phonemes."""
         last = len(self._sound) - len(self._within)
         anywhere = torch.randint(last, (self._batch,), device=self._device)
         begun = self._starts[torch.randint(len(self._starts), (self._batch,), device=self._device)]
         starts = torch.where(torch.rand(self._batch, device=self._device) < _AT_START, begun, anywhere)
-        return self._sound[starts[:, None] + self._within].flatten(1).float() / 32768
+        frames = starts[:, None] + self._within
+        return self._sound[frames].flatten(1).float() / 32768, self._heard[frames].long()
 
 
 class Trainer:
-    """The codec, its critics, and how both are moved."""
+    """The codec, its critics, and how both are moved; beside the codec, who listens to its codes."""
 
     def __init__(
-        self, codec: Codec, critics: Discriminators, rate: float, device: torch.device, *, eager: bool
-    ) -> None:
-        self.codec, self.critics = codec.to(device), critics.to(device)
+        self, codec: Codec, critics: Discriminators, listener: Listener, rate: float, device: torch.device, *,
+        eager: bool,
+    ) -> None:  # fmt: skip
+        self.codec, self.critics, self._listener = codec.to(device), critics.to(device), listener.to(device)
         self._distance = SpectralDistance().to(device)
         self._device = device
         self.captured = device.type == "cuda" and not eager
-        self._moved = [parameter for parameter in codec.parameters() if parameter.requires_grad]
+        self._moved = [one for module in (codec, listener) for one in module.parameters() if one.requires_grad]
         self._of_codec = optimiser(self._moved, rate, betas=_BETAS, capture=self.captured)
         self._of_critics = optimiser(list(critics.parameters()), rate, betas=_BETAS, capture=self.captured)
         self._rate = rate
@@ -76,32 +84,35 @@ class Trainer:
         set_rate(self._of_codec, share * self._rate)
         set_rate(self._of_critics, share * self._rate)
 
-    def by_spectra(self, sound: Tensor) -> Figures:
+    def by_spectra(self, sound: Tensor, phonemes: Tensor) -> Figures:
         """One step without critics."""
-        with autocast(self._device):
-            made, commit = self.codec(sound, self._kept(len(sound)))
-        distance = self._distance(made, sound)
-        move(self._of_codec, self._moved, _SPECTRAL * distance + _COMMIT * commit, _CLIP)
-        return {"spectral": distance.detach(), "commit": commit.detach()}
+        _, losses = self._made(sound, phonemes)
+        total = sum(_WEIGHTS[name] * loss for name, loss in losses.items())
+        move(self._of_codec, self._moved, total, _CLIP)
+        return {name: loss.detach() for name, loss in losses.items()}
 
-    def with_critics(self, sound: Tensor) -> Figures:
+    def with_critics(self, sound: Tensor, phonemes: Tensor) -> Figures:
         """One step of the critics, and one of the codec."""
+        made, losses = self._made(sound, phonemes)
         with autocast(self._device):
-            made, commit = self.codec(sound, self._kept(len(sound)))
             true_heard, made_heard = self._heard(sound, made)
             verdict = critics_loss(self.critics(true_heard), self.critics(made_heard.detach()))
         move(self._of_critics, list(self.critics.parameters()), verdict, _CLIP)
         with autocast(self._device):
             with torch.no_grad():
                 of_true = self.critics(true_heard)
-            pleasing, matching = decoder_losses(of_true, self.critics(made_heard))
-        distance = self._distance(made, sound)
-        total = _SPECTRAL * distance + _COMMIT * commit + _PLEASING * pleasing + _MATCHING * matching
+            losses["pleasing"], losses["matching"] = decoder_losses(of_true, self.critics(made_heard))
+        total = sum(_WEIGHTS[name] * loss for name, loss in losses.items())
         move(self._of_codec, self._moved, total, _CLIP)
-        return {
-            "spectral": distance.detach(), "commit": commit.detach(), "critics": verdict.detach(),
-            "pleasing": pleasing.detach(), "matching": matching.detach(),
-        }  # fmt: skip
+        return {name: loss.detach() for name, loss in {**losses, "critics": verdict}.items()}
+
+    def _made(self, sound: Tensor, phonemes: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The sound as decoded again, and its losses by name."""
+        with autocast(self._device):
+            heard = self.codec(sound, self._kept(len(sound)))
+            misheard = self._listener(heard.first, heard.latents, phonemes)
+        distance = self._distance(heard.sound, sound)
+        return heard.sound, {"spectral": distance, "commit": heard.loss, "phonemes": misheard}
 
     def _kept(self, batch: int) -> Tensor:
         """How many codebooks each crop's sound is made of."""
@@ -126,8 +137,8 @@ def train(trainer: Trainer, crops: Crops, out: Path, minutes: float, alone: floa
         trainer.set_rate(min(1.0, (step + 1) / _WARM_UP) * remaining(spent))  # first: a capture takes steps too
         if run is None or (with_critics and run.step != trainer.with_critics):
             chosen = trainer.with_critics if with_critics else trainer.by_spectra
-            run = CapturedStep(chosen, (crops.draw(),), capture=trainer.captured)
-        figures = run(crops.draw())
+            run = CapturedStep(chosen, crops.draw(), capture=trainer.captured)
+        figures = run(*crops.draw())
         step += 1
         if step % _EVERY == 0:
             report(f"step {step}", figures, begun)
@@ -159,9 +170,11 @@ def main() -> None:
         codec.decoder.compile_kernels()
     if args.earlier is not None:
         load_weights(args.earlier, "codec", {"codec": codec, "critics": critics})
-    trainer = Trainer(codec, critics, args.rate, device, eager=args.eager)
+    crops = Crops(Speech(args.speech), args.batch, args.frames, device)
+    listener = Listener(codec.sizes.codebook_width, crops.phonemes)
+    trainer = Trainer(codec, critics, listener, args.rate, device, eager=args.eager)
     codec.train()
-    train(trainer, Crops(Speech(args.speech), args.batch, args.frames, device), args.out, args.minutes, args.alone)
+    train(trainer, crops, args.out, args.minutes, args.alone)
 
 
 if __name__ == "__main__":
