@@ -6,7 +6,7 @@ import pytest
 from workers.models.qwen3_tts.config import FRAME_SAMPLES, SAMPLE_RATE
 from workers.models.qwen3_tts.phonemes import sentences
 from workers.training.corpus import Speech, SpeechWriter
-from workers.training.judge import Listener, write_wav
+from workers.training.judge import Recogniser, write_wav
 from workers.training.lines import Line
 from workers.training.teacher import Teacher, speak
 
@@ -69,7 +69,7 @@ def test_what_is_written_is_read_even_while_more_is_written(spoken, tmp_path):
 
 def test_it_is_understood(spoken, tmp_path):
     sounds = [(write_wav(tmp_path / f"{one.line.id}.wav", one.pcm), one.line.text) for one in spoken[:2]]
-    rate, heard = Listener().rate(sounds)
+    rate, heard = Recogniser().rate(sounds)
     assert rate < 0.3, heard  # a word or two of fifteen: so short a text tells Whisper little
     silence = write_wav(tmp_path / "silence.wav", np.zeros(2 * SAMPLE_RATE, np.int16))
-    assert Listener().rate([(silence, TEXTS[0])])[0] >= 0.9
+    assert Recogniser().rate([(silence, TEXTS[0])])[0] >= 0.9
