@@ -111,8 +111,7 @@ class VllmRunner:
                     "checkpoint": str(checkpoint),
                     "options": settings.options,
                     "max_jobs": settings.max_jobs,
-                    # Where no graph has a step's shape. A prefill's that is alone is its own affair.
-                    "least_tokens": 0 if cuda else self._decode_rows if settings.exclusive_prefill else self._step_tokens,
+                    "least_tokens": self._least_tokens,
                     "replay_chunk": settings.max_jobs if settings.replay == "chunks" else 1,
                     "exclusive_prefill": settings.exclusive_prefill,
                     "compile_draw": settings.compile_draw and cuda,
@@ -141,6 +140,13 @@ class VllmRunner:
     def _step_tokens(self) -> int:
         """The budget of a step."""
         return self._settings.max_num_batched_tokens or step_tokens(self._settings, self._family)
+
+    @property
+    def _least_tokens(self) -> int:
+        """Of a step, where no graph has its shape. A prefill's that is alone is its own affair."""
+        if self._cuda:
+            return 0
+        return self._decode_rows if self._settings.exclusive_prefill else self._step_tokens
 
     @property
     def _one_shape(self) -> bool:

@@ -3,8 +3,8 @@
     python -m workers.training.judge codec SPEECH CODEC      # the teacher's speech, coded and decoded again
     python -m workers.training.judge served URL LINES        # a running server's
 
-Whisper tiny itself errs on some of the words of any voice: of the teacher's on 1 % of plain sentences' and on a third of
-rare names'. So a codec is judged by how much more of the speech is misheard once it was coded.
+Whisper tiny itself errs on some of the words of any voice: of the teacher's on 1 % of plain sentences' and on a third
+of rare names'. So a codec is judged by how much more of the speech is misheard once it was coded.
 """
 
 from __future__ import annotations
