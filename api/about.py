@@ -13,10 +13,10 @@ from api import queue
 from api.auth import Owner
 from api.encoding import FORMATS
 from api.errors import BROKER_AWAY
+from api.pipeline import live_workers
 from api.service import Service, Serving
 from broker_schemas import keys
 from broker_schemas.contract import Contract
-from broker_schemas.heartbeat import broker_ms, read_heartbeats
 
 _PATIENCE_S = 3  # with a broker that does not answer: whoever asks here wants to know soon
 
@@ -45,7 +45,7 @@ async def ready(service: Serving) -> JSONResponse:
     """503 names what is missing: the broker, or a model's talker or acoustic worker."""
     try:
         async with asyncio.timeout(_PATIENCE_S):
-            workers = await _live_workers(service)
+            workers = [(beat.model, beat.role) for beat in await live_workers(service.client())]
     except BROKER_AWAY as error:
         missing = [f"broker: {error or type(error).__name__}"]
         return JSONResponse({"status": "not ready", "broker": "away", "models": {}, "missing": missing}, 503)
@@ -60,15 +60,17 @@ async def ready(service: Serving) -> JSONResponse:
 
 @router.get("/metrics", tags=["operation"], summary="Metrics for Prometheus", response_class=Response)
 async def metrics(service: Serving) -> Response:
-    """Counters of this process; songline_queue_depth and songline_live_jobs are the installation's."""
+    """Counters of this process; queue depth, live jobs and what the workers do are the installation's."""
     gauges = service.metrics
     try:
         async with asyncio.timeout(_PATIENCE_S):
             gauges.live_jobs.set(await service.client().zcard(keys.LIVE))
+            gauges.workers.beats = await live_workers(service.client())
             for name in service.contracts:
                 gauges.queue_depth.labels(name).set(await queue.depth(service.client(), name))
     except BROKER_AWAY:  # unknown now: better no figure than an old one
         gauges.live_jobs.set(float("nan"))
+        gauges.workers.beats = []
         for name in service.contracts:
             gauges.queue_depth.labels(name).set(float("nan"))
     return Response(gauges.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -88,11 +90,3 @@ def _model(service: Service, name: str, contract: Contract) -> dict[str, Any]:
         "fields": sorted({"model", "input", "seed"} | contract.fields),
         "response_formats": list(FORMATS),
     }
-
-
-async def _live_workers(service: Service) -> list[tuple[str, str]]:
-    """(model, role) of each worker whose heartbeat is fresh."""
-    client = service.client()
-    now_ms = broker_ms(await client.time())
-    beats = read_heartbeats(await client.hgetall(keys.WORKERS))
-    return [(beat.model, beat.role) for beat in beats if beat.alive(now_ms)]

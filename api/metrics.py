@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from broker_schemas import keys
 from broker_schemas.codec import DecodeError
+from broker_schemas.heartbeat import Heartbeat
 from broker_schemas.job import BrokenLog
 from producer.submit import Unknown
 
@@ -19,8 +22,37 @@ _log = logging.getLogger(__name__)
 _SECONDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 8, 13, 21, 34, 60, 120, 300)
 
 
+class WorkerMetrics:
+    """What the workers say of themselves, as of `beats`; a worker that is gone is not told of any more."""
+
+    def __init__(self) -> None:
+        self.beats: list[Heartbeat] = []
+
+    def collect(self) -> Iterator[Metric]:
+        labels = ["worker", "role", "model"]
+        gauges = {
+            "slots": GaugeMetricFamily("songline_worker_slots", "Jobs that the worker can hold", labels=labels),
+            "held": GaugeMetricFamily("songline_worker_jobs_held", "Jobs that the worker holds", labels=labels),
+            "oldest_s": GaugeMetricFamily(
+                "songline_worker_oldest_lease_seconds", "How long it has held the job it took first", labels=labels
+            ),
+            "draining": GaugeMetricFamily("songline_worker_draining", "1 where it takes no more jobs", labels=labels),
+        }
+        done = CounterMetricFamily(
+            "songline_worker_done", "What the worker did since its start, by what", labels=[*labels, "what"]
+        )
+        for beat in self.beats:
+            named = [beat.worker, beat.role, beat.model]
+            for name, family in gauges.items():
+                family.add_metric(named, float(getattr(beat, name)))
+            for what, number in beat.counts.items():
+                done.add_metric([*named, what], number)
+        yield from gauges.values()
+        yield done
+
+
 class Metrics:
-    """Counters of this process; queue depth and live jobs are the whole installation's."""
+    """Counters of this process; queue depth, live jobs and workers are the whole installation's."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -38,6 +70,8 @@ class Metrics:
         self.queue_depth = self._gauge("queue_depth", "Jobs that no talker has taken yet", "model")
         self.live_jobs = self._gauge("live_jobs", "Jobs that are not final")
         self.subscribers = self._gauge("stream_subscribers", "Open streams of events or sound", "kind")
+        self.workers = WorkerMetrics()
+        self.registry.register(self.workers)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"songline_{name}", text, labels, registry=self.registry)

@@ -23,6 +23,7 @@ TOMBSTONES_KEPT = 10_000
 BELLS_KEPT = 1_000
 
 WORKERS = "sl:workers"  # hash: worker name -> what it says of itself (MessagePack), refreshed as a heartbeat
+DRAINING = "sl:draining"  # set: names of workers that are to take no more jobs
 SECRET = "sl:secret"  # string: signs job ids
 
 # What recordings became, shared by the workers: one slot, so that old ones make room in the same call.

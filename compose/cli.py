@@ -42,6 +42,12 @@ COMMANDS = (
     ),
     Command("models", "the model families that can be served", "compose.checkpoint:list_families"),
     Command("demo", "serve, sing one song, save it, stop", "compose.demonstration:demo"),
+    Command("workers", "the workers that are alive, and what they do", "compose.workers:workers"),
+    Command(
+        "drain", "have a worker take no more jobs, so that it can be stopped with none", "compose.workers:drain",
+        (("worker", "its name; `songline workers` lists them"),),
+    ),
+    Command("undrain", "have a drained worker take jobs again", "compose.workers:undrain", (("worker", "its name"),)),
     Command("health", "whether a role of this host does its work; exits 1 where not", "compose.health:health"),
 )  # fmt: skip
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 ROLES = ("up", "api", "talker", "acoustic")
+OPERATOR = ("workers", "drain", "undrain")
 CLIENTS = ("submit", "follow", "cancel", "show", "jobs", "bench")
 
 
@@ -139,7 +140,7 @@ class Setting:
 SETTINGS = (
     Setting(
         "broker",
-        (*ROLES, "health"),
+        (*ROLES, *OPERATOR, "health"),
         None,
         "Redis by URL: redis://, rediss:// or unix://. `up` without one runs a broker inside its own process",
         "URL",

@@ -29,6 +29,7 @@ class Lease:
     token: str
     attempt: int
     over: str | None = None
+    taken_at: float = field(default_factory=time.monotonic)
 
 
 class Exhausted(Exception):

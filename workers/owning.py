@@ -7,6 +7,7 @@ import os
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -76,6 +77,9 @@ class Ownership:
         self._inbox = Inbox(client, role=role, model=model, worker=worker, min_idle_s=settings.ttl_s)
         self._keeper = Keeper(self.leases, [self.watchdog, writing], self._heartbeat, settings.ttl_s)
         self._lapsed: set[str] = set()
+        self.slots = 0  # jobs that the worker can hold
+        self.counts = dict.fromkeys(("jobs", "takeovers", "cancelled", "failed"), 0)  # since the start; see Heartbeat
+        self._draining = False
 
     def serve(
         self, stop: threading.Event, turn: Callable[[], bool], leave: Callable[[BaseException | None], None]
@@ -128,6 +132,7 @@ class Ownership:
                 ring(self.client, self.model, self.role, lease.job, lapsed=True)
             self._keeper.stop()
             self.client.hdel(keys.WORKERS, self.worker)
+            self.client.srem(keys.DRAINING, self.worker)
         except redis.RedisError:
             logger.warning("the broker is away: this worker's leases and heartbeat will run out by themselves")
 
@@ -142,6 +147,8 @@ class Ownership:
             room: how many at most. Jobs that lost their owner come first.
             new: how many of them may be ones that nobody had yet.
         """
+        if self._draining:
+            return []
         try:
             self._lapsed |= self.signals.lapsed()
             while jobs := self._next_to_try(room, new):
@@ -237,6 +244,7 @@ class Ownership:
         if self.role not in owned.state.admitted_at:
             self.write(owned, JobAdmitted(rows=rows, profile=self.profile, **common))
         else:
+            self.counts["takeovers"] += 1
             self.write(owned, JobResumed(from_frame=from_frame, from_window=from_window, **common))
 
     # --- writing and letting go ---------------------------------------------------------------------------------------
@@ -253,6 +261,7 @@ class Ownership:
 
         def over(written: bool) -> None:
             if written:
+                self.counts["failed" if isinstance(final, JobFailed) else "jobs"] += 1
                 owned.lease.over = owned.lease.over or final.type
 
         self.write(owned, final, settled=over, **companions)
@@ -268,6 +277,7 @@ class Ownership:
 
     def let_go(self, owned: Owned) -> None:
         """The lease is over. Where the broker lost writes that this worker counted on, others begin from the log."""
+        self.counts["cancelled"] += owned.lease.over == "job.cancelled"
         if owned.lease.over != "gap":
             self.leases.forget(owned.lease)
             return
@@ -298,6 +308,21 @@ class Ownership:
             logger.warning("the broker is away: the sweeper will find %s", job)
 
     def _heartbeat(self) -> None:
-        now_ms = broker_ms(self.client.time())
-        beat = Heartbeat(worker=self.worker, role=self.role, model=self.model, profile=self.profile, at=now_ms)
+        pipeline = self.client.pipeline(transaction=False)
+        pipeline.time().sismember(keys.DRAINING, self.worker)
+        now, draining = pipeline.execute()
+        self._draining = bool(draining)
+        held = self.leases.held()
+        beat = Heartbeat(
+            worker=self.worker,
+            role=self.role,
+            model=self.model,
+            profile=self.profile,
+            at=broker_ms(now),
+            slots=self.slots,
+            held=len(held),
+            oldest_s=time.monotonic() - min((lease.taken_at for lease in held), default=time.monotonic()),
+            draining=self._draining,
+            counts=dict(self.counts),
+        )
         self.client.hset(keys.WORKERS, self.worker, beat.pack())

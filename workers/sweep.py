@@ -195,6 +195,7 @@ class Sweeper:
         for beat in beats:
             if now_ms - beat.at > DEAD_MS:
                 self._client.hdel(keys.WORKERS, beat.worker)
+                self._client.srem(keys.DRAINING, beat.worker)
         self._models = {beat.model for beat in beats}
         return {(beat.role, beat.profile) for beat in beats if beat.alive(now_ms)}
 

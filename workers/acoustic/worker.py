@@ -89,6 +89,8 @@ class AcousticWorker:
         self._look = True  # whether there may be jobs to take
         self._rung: set[str] = set()  # jobs whose logs are to be read
         self._reread_at = 0.0
+        ownership.slots = settings.max_num_seqs
+        ownership.counts |= {"windows": 0, "samples": 0, "late": 0}
 
     def run(self, stop: threading.Event) -> None:
         """Work until `stop`, then hand every job over; what else ends it is a strike against the jobs it had."""
@@ -345,8 +347,13 @@ class AcousticWorker:
             start_sample=start_sample,
             sha256=hashlib.sha256(sound).hexdigest(),
         )
+        now = time.time()
         if sounding.heard_from is None:
-            sounding.heard_from = time.time()
+            sounding.heard_from = now
+        counts = self._ownership.counts
+        counts["windows"] += 1
+        counts["samples"] += len(pcm)
+        counts["late"] += now > sounding.heard_from + start_sample / self._model.sample_rate
         self._ownership.write(
             owned,
             chunk,

@@ -101,6 +101,8 @@ class TalkerWorker:
         self._looked_at = 0.0
         self._look = True  # whether there may be jobs, or room that there was not
         self._unready: set[str] = set()  # jobs of this worker's whose first span is not out yet
+        ownership.slots = settings.max_jobs
+        ownership.counts |= {"draws": 0, "steps": 0}
 
     def run(self, stop: threading.Event) -> None:
         """Work until `stop`, then hand every job over; what else ends it is a strike against the jobs it had."""
@@ -112,7 +114,10 @@ class TalkerWorker:
         self._admit()
         if self._runner.idle:
             return False
+        counts = self._ownership.counts
+        counts["steps"] += 1
         for history in self._runner.step():
+            counts["draws"] += 1
             talking = self._talking[history.job]
             if history.refused is None or history.reason is not None:  # it may have ended in that very step
                 self._publish(talking)
@@ -269,7 +274,9 @@ class TalkerWorker:
 
     def _end(self, talking: Talking) -> None:
         owned = talking.owned
-        if not talking.reading.history.frames:
+        if talking.reading.history.frames:
+            self._ownership.counts["jobs"] += 1
+        else:
             message = "the model ended the song before its first frame; try another seed, or other lyrics"
             self._ownership.fail(owned, "no_frames", message, retryable=False)
         self._free(talking, "done", settled=lambda _: self._let_go_of_ended(owned))

@@ -1,0 +1,61 @@
+"""The pipeline as its operator sees it: queues, and what each worker holds and does."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter
+
+from api import queue
+from api.auth import Owner
+from api.service import Serving
+from broker_schemas import keys
+from broker_schemas.heartbeat import Heartbeat, broker_ms, living
+
+router = APIRouter()
+
+
+@router.get("/v1/pipeline", tags=["operation"], summary="Look at queues and workers")
+async def pipeline(service: Serving, owner: Owner) -> dict[str, Any]:
+    """Jobs that wait for a talker and for the acoustic stage, and the workers that are alive.
+
+    `oldest_s` is how long a worker has held the job that it took first; `done` counts what it did since its start:
+    jobs, takeovers, cancelled, failed; a talker's draws and steps; an acoustic worker's windows, samples, and windows
+    that came later than their listener could play them (late).
+    """
+    client = service.client()
+    now_ms, beats = broker_ms(await client.time()), await live_workers(client)
+    models = sorted(service.contracts)
+    waiting = await asyncio.gather(*(queue.depth(client, name) for name in models))
+    ready = await asyncio.gather(*(client.xlen(keys.ready(name)) for name in models))
+    return {
+        "at": now_ms,
+        "live_jobs": await client.zcard(keys.LIVE),
+        "models": {
+            name: {"queued": queued, "ready": sounding}
+            for name, queued, sounding in zip(models, waiting, ready, strict=True)
+        },
+        "workers": [_shown(beat, now_ms) for beat in beats],
+    }
+
+
+async def live_workers(client: Any) -> list[Heartbeat]:
+    """The workers whose heartbeat is fresh, by model, role and name."""
+    now_ms = broker_ms(await client.time())
+    return living(await client.hgetall(keys.WORKERS), now_ms)
+
+
+def _shown(beat: Heartbeat, now_ms: int) -> dict[str, Any]:
+    return {
+        "worker": beat.worker,
+        "role": beat.role,
+        "model": beat.model,
+        "profile": beat.profile,
+        "state": beat.state,
+        "slots": beat.slots,
+        "held": beat.held,
+        "oldest_s": round(beat.oldest_s, 3),
+        "silent_s": max(0, now_ms - beat.at) / 1000,
+        "done": beat.counts,
+    }

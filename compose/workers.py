@@ -1,0 +1,56 @@
+"""The operator's commands: which workers there are, and to drain one before it is stopped."""
+
+from __future__ import annotations
+
+import argparse
+
+import redis
+
+from broker_schemas import keys
+from broker_schemas.heartbeat import Heartbeat, broker_ms, living
+from compose.broker import LOCAL_REDIS, connect
+from compose.trouble import FAILED, Trouble
+
+
+def workers(args: argparse.Namespace) -> None:
+    """List the workers that are alive."""
+    client = connect(args.broker or LOCAL_REDIS).client()
+    alive = _alive(client)
+    if not alive:
+        raise Trouble("no worker is alive: start `songline talker` and `songline acoustic`", FAILED)
+    width = max(len(beat.worker) for beat in alive)
+    print(f"{'worker':<{width}}  {'role':<8}  {'model':<16}  profile   held  {'state':<8}  done")
+    for beat in alive:
+        done = " ".join(f"{what} {number}" for what, number in beat.counts.items() if number)
+        print(
+            f"{beat.worker:<{width}}  {beat.role:<8}  {beat.model:<16}  {beat.profile[:8]}  "
+            f"{f'{beat.held}/{beat.slots}':>4}  {beat.state:<8}  {done}"
+        )
+
+
+def drain(args: argparse.Namespace) -> None:
+    """Have a worker take no more jobs; it finishes those that it has."""
+    client = connect(args.broker or LOCAL_REDIS).client()
+    beat = _named(client, args.worker)
+    client.sadd(keys.DRAINING, args.worker)
+    print(f"{args.worker} takes no more jobs; it holds {beat.held}. Stop it when `songline workers` says drained")
+
+
+def undrain(args: argparse.Namespace) -> None:
+    """Have a drained worker take jobs again."""
+    client = connect(args.broker or LOCAL_REDIS).client()
+    _named(client, args.worker)
+    client.srem(keys.DRAINING, args.worker)
+    print(f"{args.worker} takes jobs again")
+
+
+def _alive(client: redis.Redis) -> list[Heartbeat]:
+    return living(client.hgetall(keys.WORKERS), broker_ms(client.time()))
+
+
+def _named(client: redis.Redis, worker: str) -> Heartbeat:
+    alive = {beat.worker: beat for beat in _alive(client)}
+    if worker not in alive:
+        known = ", ".join(alive) or "none"
+        raise Trouble(f"no worker {worker!r} is alive; there are: {known}", FAILED)
+    return alive[worker]
