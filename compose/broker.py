@@ -7,17 +7,17 @@ import re
 import redis
 import redis.asyncio
 
-from broker_schemas.connection import RedisBroker
+from broker_schemas.connection import RedisBroker, SentinelBroker, broker_at
 from compose.trouble import UNREACHABLE, USAGE, Trouble
 
 LOCAL_REDIS = "redis://127.0.0.1:6379/0"
 _REDIS_7 = (7,)
 
 
-def connect(url: str) -> RedisBroker:
-    """The Redis server at `url`, once it has answered. Raises Trouble."""
+def connect(url: str) -> RedisBroker | SentinelBroker:
+    """The Redis server at `url`, or that Sentinel names, once it has answered. Raises Trouble."""
     try:
-        broker = RedisBroker(url)
+        broker = broker_at(url)
         broker.client().ping()
     except (ValueError, TypeError) as error:  # TypeError: a ?name= that no connection has
         raise Trouble(f"--broker {without_password(url)} is no Redis URL: {error}", USAGE) from error
@@ -33,7 +33,7 @@ def connect(url: str) -> RedisBroker:
 
 def without_password(url: str) -> str:
     """A Redis URL as it may be shown."""
-    return re.sub(r"(password=)[^&]*", r"\1…", re.sub(r"^(\w+://)?.*@", r"\1…@", url))
+    return re.sub(r"(password=)[^&]*", r"\1…", re.sub(r"^([\w+]+://)?.*@", r"\1…@", url))
 
 
 class EmbeddedBroker:

@@ -142,7 +142,8 @@ SETTINGS = (
         "broker",
         (*ROLES, *OPERATOR, "health"),
         None,
-        "Redis by URL: redis://, rediss:// or unix://. `up` without one runs a broker inside its own process",
+        "Redis by URL: redis://, rediss://, unix://, or redis+sentinel://HOST:PORT,…/SERVICE/DB. `up` without one runs "
+        "a broker inside its own process",
         "URL",
     ),
     Setting(

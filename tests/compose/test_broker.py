@@ -65,6 +65,10 @@ def test_two_brokers_share_nothing_and_neither_is_durable():
         ("me:s3cret@host", "…@host"),
         ("unix:///run/redis.sock?db=1&password=s3cret&x=1", "unix:///run/redis.sock?db=1&password=…&x=1"),
         ("redis://host:6379/0", "redis://host:6379/0"),
+        (
+            "redis+sentinel://me:s3cret@one,two/songs?sentinel_password=s3cret",
+            "redis+sentinel://…@one,two/songs?sentinel_password=…",
+        ),
     ],
 )
 def test_a_shown_url_keeps_its_password_to_itself(url, shown):
