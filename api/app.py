@@ -9,6 +9,7 @@ from fastapi import FastAPI
 
 import api.about
 import api.jobs
+import api.page
 import api.speech
 import api.streaming
 import api.voices
@@ -43,6 +44,6 @@ def create_app(broker: Broker, contracts: Mapping[str, Contract], settings: ApiS
     app = FastAPI(title="Songline", version="0.2.0", description=_ABOUT, lifespan=lifespan)
     app.state.service = service
     errors.install(app)
-    for module in (api.speech, api.voices, api.jobs, api.streaming, api.about):
+    for module in (api.speech, api.voices, api.jobs, api.streaming, api.about, api.page):
         app.include_router(module.router)
     return app
