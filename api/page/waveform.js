@@ -49,8 +49,14 @@ export class Waveform {
 
   /** What has been heard, in samples. */
   set heard(samples) {
+    const before = this.#heardAt;
     this.#heard = samples;
-    this.draw();
+    if (this.#heardAt !== before) this.draw();
+  }
+
+  /** The pixel up to which it has been heard. */
+  get #heardAt() {
+    return Math.round((this.#heard / this.#rate / this.span) * this.#canvas.clientWidth);
   }
 
   /** Seconds that the canvas is wide. */
@@ -69,7 +75,7 @@ export class Waveform {
     ink.scale(scale, scale);
     const style = getComputedStyle(this.#canvas);
     const perPixel = (this.span * BINS_A_SECOND) / width;
-    const heardAt = this.#heard / this.#rate / (this.span / width);
+    const heardAt = this.#heardAt;
     for (const border of this.#ended ? this.#borders.slice(0, -1) : this.#borders) {
       ink.fillStyle = style.getPropertyValue("--line");
       ink.fillRect(Math.round((border / this.span) * width), 0, 1, height);

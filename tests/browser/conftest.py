@@ -1,4 +1,4 @@
-"""Chromium without a window, one for each file of tests; a page with a memory of its own for each test."""
+"""Chromium without a window; for each test a tab with a memory of its own."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def pytest_collection_modifyitems(items):
             item.add_marker(absent)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser():
-    # Closed with the file: while it is open, its event loop is this thread's, and async tests could not run theirs.
+    # Closed with the folder: while it is open, its event loop is this thread's, and async tests could not run theirs.
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -51,3 +51,10 @@ def page(browser):
     yield page
     context.close()
     assert errors == []
+
+
+@pytest.fixture
+def ear(page):
+    from tests.browser.listening import Ear
+
+    return Ear(page)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
+from starlette.responses import FileResponse
 
 from api.app import create_app
 from api.server import config
@@ -17,6 +19,8 @@ from compose.broker import EmbeddedBroker
 from compose.port import listening_socket
 from tests.api.player import HumContract, Player
 from tests.waiting import PATIENCE_S
+
+RECORDER = Path(__file__).with_name("recorder.js")
 
 
 class SpeechContract(HumContract):
@@ -64,6 +68,7 @@ def serving(broker: EmbeddedBroker | None = None, port: int = 0, **settings: obj
     broker = broker or EmbeddedBroker()
     contracts: dict[str, Contract] = {"hum": HumContract(), "murmur": SpeechContract()}
     app = create_app(broker, contracts, ApiSettings(**settings))
+    app.add_api_route("/recorder.js", lambda: FileResponse(RECORDER))
     with listening_socket("127.0.0.1", port) as sock:
         server = ApiServer(config(app, grace_s=1, log_level="warning"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
