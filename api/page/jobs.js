@@ -29,6 +29,14 @@ export class JobList {
     this.#show();
   }
 
+  /** What is known of a job that may be listed. */
+  note(view) {
+    const place = this.#jobs.findIndex(({ id }) => id === view.id);
+    if (place < 0 || this.#jobs[place].status === view.status) return;
+    this.#jobs[place] = view;
+    this.#show();
+  }
+
   async refresh() {
     clearTimeout(this.#timer);
     const turn = ++this.#turn;

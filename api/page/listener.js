@@ -22,7 +22,7 @@ const cancel = at("cancel");
 const position = at("position");
 const downloads = [...document.querySelectorAll("[data-format]")];
 
-/** Tells "ended" when the job that is open is over. */
+/** Tells "seen" (detail: its view) whenever there is news of the job that is open, and "ended" when it is over. */
 export class Listener extends EventTarget {
   job = null;
   playback = null;
@@ -102,6 +102,7 @@ export class Listener extends EventTarget {
     at("facts").replaceChildren(...facts(view));
     for (const button of downloads) button.disabled = view.status !== "completed" || !view.samples;
     document.title = `${STATES[view.status] ?? view.status} · Songline`;
+    this.dispatchEvent(new CustomEvent("seen", { detail: view }));
   }
 
   #prepare({ sample_rate: rate, channels }) {

@@ -75,6 +75,7 @@ server.addEventListener("away", ({ detail: seconds }) => {
   away.replaceChildren("The server does not answer. It is tried again and again; nothing is lost. ", now);
 });
 server.addEventListener("back", () => away.replaceChildren());
+listener.addEventListener("seen", ({ detail: view }) => jobs.note(view));
 listener.addEventListener("ended", () => jobs.refresh());
 window.addEventListener("hashchange", () => {
   openNamed();

@@ -85,6 +85,7 @@ function fit(wanted = voice.value) {
     field.hidden = !chosen.fields.includes(name) && name !== "model";
   }
   label("input", speaks ? "Text" : "Lyrics");
+  input.placeholder = speaks ? "The river wrote a letter to the sea." : "[verse]\nThe river wrote a letter to the sea";
   label("instructions", speaks ? "How it should sound (may be left empty)" : "Caption: style, instruments, voice");
   document.getElementById("make").textContent = speaks ? "Speak" : "Sing";
   document.getElementById("max_new_tokens-hint").textContent = `${chosen.frame_rate} a second`;

@@ -1,7 +1,8 @@
 // Sound, chunk after chunk without a seam. A context of the sound's own rate resamples nothing, and every chunk begins
 // on the frame at which the one before it ends.
 
-const LEAD_S = 0.05; // from deciding to play a chunk to its first sample
+const LEAD_S = 0.1; // from deciding to play a chunk to its first sample, where nothing sounds yet
+const LATE_S = 0.02; // the browser may have computed so much already
 const AHEAD_S = 10; // scheduled at least, where there is so much: a float32 copy of what is scheduled is held
 const REFILL_S = 1; // waited for once sound has run dry, or each chunk would be followed by silence
 
@@ -9,7 +10,7 @@ const contexts = new Map();
 
 /** The context of a rate. Some browsers let it sound only if it was first asked for while a key or button was pressed. */
 export function contextOf(rate) {
-  if (!contexts.has(rate)) contexts.set(rate, new AudioContext({ sampleRate: rate, latencyHint: "playback" }));
+  if (!contexts.has(rate)) contexts.set(rate, new AudioContext({ sampleRate: rate }));
   return contexts.get(rate);
 }
 
@@ -102,31 +103,44 @@ export class Playback extends EventTarget {
 
   #schedule() {
     if (!this.#wanted) return;
-    const now = Math.ceil(this.context.currentTime * this.rate);
-    if (this.#free <= now) {
-      const ready = this.samples - this.#next;
-      const ranDry = this.#free > 0;
-      if (!ready || (ranDry && !this.#whole && ready < REFILL_S * this.rate)) return;
-      this.#free = now + Math.ceil(LEAD_S * this.rate);
-    }
+    const ready = this.samples - this.#next;
+    const ranDry = this.#free > 0 && this.#free <= this.#now;
+    if (ranDry && !this.#whole && ready < REFILL_S * this.rate) return;
     for (const chunk of this.#chunks) {
-      if (this.#free - now >= AHEAD_S * this.rate) return;
-      if (chunk.start + chunk.samples > this.#next) this.#start(chunk);
+      if (this.#free - this.#now >= AHEAD_S * this.rate) return;
+      if (chunk.start + chunk.samples > this.#next) this.#lay(chunk);
     }
   }
 
   /** Schedule what is left of a chunk right behind all that is scheduled. */
-  #start(chunk) {
-    const skipped = this.#next - chunk.start;
-    const node = this.context.createBufferSource();
-    node.buffer = this.#buffer(chunk, skipped);
-    node.connect(this.output);
-    const source = { node, time: this.#free / this.rate, from: this.#next, until: chunk.start + chunk.samples };
+  #lay(chunk) {
+    const buffer = this.#buffer(chunk, this.#next - chunk.start);
+    for (;;) {
+      if (this.#free < this.#now + LATE_S * this.rate) this.#free = this.#now + Math.ceil(LEAD_S * this.rate);
+      const node = this.context.createBufferSource();
+      node.buffer = buffer;
+      node.connect(this.output);
+      node.start(this.#free / this.rate);
+      if (this.#free > this.#now) {
+        this.#keep(node, chunk.start + chunk.samples);
+        return;
+      }
+      node.stop(); // this thread was held up: it would begin later than said, and sound into the next one
+      node.disconnect();
+    }
+  }
+
+  #keep(node, until) {
+    const source = { node, time: this.#free / this.rate, from: this.#next, until };
     node.onended = () => this.#over(source);
-    node.start(source.time);
     this.#sources.push(source);
-    this.#next = source.until;
-    this.#free += source.until - source.from;
+    this.#free += until - this.#next;
+    this.#next = until;
+  }
+
+  /** The frame that the context has come to. */
+  get #now() {
+    return Math.ceil(this.context.currentTime * this.rate);
   }
 
   #buffer({ pcm, samples }, skipped) {

@@ -1,12 +1,18 @@
-// Runs before the page's own code: `starts` has every piece of sound that the page schedules, in frames.
+// Runs before the page's own code: `starts` has every piece of sound that the page schedules, in frames, but
+// for what it took back.
 // `ear.listen()` records what comes out of the open job's playback.
 const BLOCK = 128; // frames that the browser computes at once
 window.starts = [];
 const start = AudioBufferSourceNode.prototype.start;
 AudioBufferSourceNode.prototype.start = function (when) {
   const { length, sampleRate } = this.buffer;
-  window.starts.push({ when: when * sampleRate, samples: length });
+  window.starts.push({ node: this, when: when * sampleRate, samples: length });
   return start.call(this, when);
+};
+const stop = AudioBufferSourceNode.prototype.stop;
+AudioBufferSourceNode.prototype.stop = function () {
+  window.starts = window.starts.filter(({ node }) => node !== this);
+  return stop.call(this);
 };
 
 window.ear = {

@@ -70,7 +70,10 @@ class Ear:
     @property
     def starts(self) -> list[tuple[int, int]]:
         """(frame, frames) of each piece that was scheduled; raises AssertionError where one is not on a frame."""
-        pieces = [(round(piece["when"]), piece["samples"], piece["when"]) for piece in self.page.evaluate("starts")]
+        pieces = [
+            (round(piece["when"]), piece["samples"], piece["when"])
+            for piece in self.page.evaluate("starts.map(({ when, samples }) => ({ when, samples }))")
+        ]
         assert all(abs(exact - frame) < 1e-3 for frame, _, exact in pieces)
         return [(frame, samples) for frame, samples, _ in pieces]
 
