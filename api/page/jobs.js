@@ -71,11 +71,15 @@ export class JobList {
     link.append(
       span("what", job.input?.trim().split("\n").join(" ").slice(0, 120) || job.id),
       span(`badge ${status}`, status),
-      span("which", [job.model, job.audio_seconds ? `${job.audio_seconds.toFixed(1)} s` : ""].filter(Boolean).join(" · ")),
+      span("which", [job.model, length(job.audio_seconds)].filter(Boolean).join(" · ")),
     );
     item.append(link);
     return item;
   }
+}
+
+function length(seconds) {
+  return seconds ? `${seconds.toFixed(1)} s` : "";
 }
 
 function span(className, text) {

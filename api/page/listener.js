@@ -215,7 +215,8 @@ function facts(view) {
 
 function row(event, began) {
   const made = document.createElement("tr");
-  for (const text of [`${(event.at - began).toFixed(2)} s`, event.type, told(event)]) made.insertCell().textContent = text;
+  const cells = [`${(event.at - began).toFixed(2)} s`, event.type, told(event)];
+  for (const text of cells) made.insertCell().textContent = text;
   return made;
 }
 

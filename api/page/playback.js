@@ -8,7 +8,7 @@ const REFILL_S = 1; // waited for once sound has run dry, or each chunk would be
 
 const contexts = new Map();
 
-/** The context of a rate. Some browsers let it sound only if it was first asked for while a key or button was pressed. */
+/** The context of a rate. Some browsers let it sound only if it was first asked for while a button was pressed. */
 export function contextOf(rate) {
   if (!contexts.has(rate)) contexts.set(rate, new AudioContext({ sampleRate: rate }));
   return contexts.get(rate);

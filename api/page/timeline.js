@@ -23,7 +23,8 @@ export function drawTimeline(svg, told, log, rate) {
   const x = (seconds) => LEFT + (seconds / last) * Math.max(1, width - LEFT - RIGHT);
   const bottom = TOP + LANES.length * (TALL + GAP);
   svg.setAttribute("viewBox", `0 0 ${width} ${bottom + 18}`);
-  svg.replaceChildren(...LANES.flatMap(([name, label], row) => lane(name, label, rows[name], TOP + row * (TALL + GAP), x)));
+  const drawn = LANES.flatMap(([name, label], row) => lane(name, label, rows[name], TOP + row * (TALL + GAP), x));
+  svg.replaceChildren(...drawn);
   for (const { at, type, label } of marks) svg.append(mark(x(at), bottom - GAP, type, label));
   for (const second of ticks(last, width)) svg.append(...tick(second, x(second), bottom));
   told.textContent =
@@ -37,7 +38,8 @@ function lane(name, label, pieces, y, x) {
     title,
     ...pieces.map(({ from, to, label: what }) => {
       const wide = Math.max(1.5, x(to) - x(from) - 1);
-      const rect = element("rect", { x: x(from), y, width: wide, height: TALL, rx: Math.min(3, wide / 2), class: name });
+      const corner = Math.min(3, wide / 2);
+      const rect = element("rect", { x: x(from), y, width: wide, height: TALL, rx: corner, class: name });
       rect.append(element("title", {}, `${what}, ${from.toFixed(2)} to ${to.toFixed(2)} s`));
       return rect;
     }),

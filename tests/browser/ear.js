@@ -50,8 +50,8 @@ window.ear = {
         }
       }
     }
-    const strays = [...this.blocks.values()].flat().reduce((n, channel) => n + channel.filter((x) => x !== 0).length, 0);
-    return { sound: base64(sound), strays };
+    const left = [...this.blocks.values()].flat().flatMap((channel) => [...channel]);
+    return { sound: base64(sound), strays: left.filter((x) => x !== 0).length };
   },
 
   /** All sound that the page has of the open job. */

@@ -86,12 +86,24 @@ def test_a_server_that_was_away_costs_no_sound(ear):
     player.sound(4, last=True)
     player.complete()
     with serving(broker, int(site.url.rpartition(":")[2])) as site:
-        ear.page.get_by_role("button", name="Try now").click()
+        with ear.page.expect_request(lambda asked: "/stream" in asked.url and asked.response()) as again:
+            ear.page.get_by_role("button", name="Try now").click()
+        assert again.value.headers["last-event-id"] == "1"
         ear.until_heard()
         expect(away).to_be_empty()
         assert sha256(ear.pcm) == sha256(site.pcm(job))
         assert sum(samples for _, samples in ear.starts) == 6 * SAMPLES
     expect(ear.page.locator("#input")).to_have_value("what was typed meanwhile")
+
+
+def test_a_chunk_that_comes_twice_sounds_once(site, ear):
+    job = finished(site)
+    head, *events = site.http.get(f"/v1/jobs/{job}/stream").text.split("\n\n")
+    told = "\n\n".join([head, events[0], *events])
+    ear.page.route("**/stream?*", lambda route: route.fulfill(body=told, content_type="text/event-stream"))
+    ear.open(site, job)
+    ear.until("listener.playback?.samples > 0 && listener.playback.state === 'paused' && listener.job.ended")
+    assert ear.pcm == site.pcm(job)
 
 
 def test_a_request_that_found_the_server_away_is_sent_once_it_is_back(ear):
