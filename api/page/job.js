@@ -3,7 +3,7 @@
 import { messages } from "./sse.js";
 
 const ENDS = ["completed", "failed", "cancelled"];
-const LOOK_MS = 1000; // between looks at the log of a job that is under way
+const LOOK_MS = [200, 1000]; // between looks at the log of a job that is under way: with news, and without
 
 /**
  * Tells "view", "chunk" (detail: {index, pcm}), "log", "end", and "trouble" (detail: the error) where it cannot be
@@ -15,7 +15,6 @@ export class Job extends EventTarget {
   log = [];
   #server;
   #leaving = new AbortController();
-  #news = new EventTarget();
 
   constructor(server, id) {
     super();
@@ -69,7 +68,11 @@ export class Job extends EventTarget {
   /** Whether it was the last message. */
   #hear({ event, data }) {
     const said = JSON.parse(data);
-    if (event === "expired") throw new Error(said.error.message);
+    if (event === "expired") {
+      this.#tell("trouble", new Error(said.error.message));
+      this.leave();
+      return true;
+    }
     if (ENDS.includes(event)) {
       this.#see(said);
       return true;
@@ -77,14 +80,13 @@ export class Job extends EventTarget {
     if (event === "audio.chunk" && said.index === this.chunks.length) {
       this.chunks.push(samples(said.audio));
       this.#tell("chunk", { index: said.index, pcm: this.chunks.at(-1) });
-      this.#news.dispatchEvent(new Event("news"));
     }
     return false;
   }
 
   async #read(signal) {
     for (;;) {
-      const over = this.ended;
+      const [over, seen] = [this.ended, this.chunks.length];
       const after = this.log.at(-1)?.seq ?? 0;
       const { data } = await this.#server.call(`${this.path}/events?after=${after}`, { signal });
       if (data.length) {
@@ -92,31 +94,27 @@ export class Job extends EventTarget {
         this.#tell("log");
       }
       if (over) return;
-      if (!this.ended) {
+      if (!this.ended && this.view.status !== "sounding") {
         const view = await this.#server.call(this.path, { signal });
         if (!this.ended) this.#see(view);
       }
-      if (!this.ended) await this.#somethingNew(signal);
+      await this.#news(seen, signal);
     }
   }
 
-  #somethingNew(signal) {
-    return new Promise((resolve, reject) => {
-      const done = () => {
-        clearTimeout(timer);
-        this.#news.removeEventListener("news", done);
-        resolve();
-      };
-      const timer = setTimeout(done, LOOK_MS);
-      this.#news.addEventListener("news", done);
-      signal.addEventListener("abort", () => reject(signal.reason), { once: true });
-    });
+  /** Wait for more than `seen` chunks, or for a while. Throws AbortError. */
+  async #news(seen, signal) {
+    const [least, most] = LOOK_MS;
+    for (let waited = 0; waited < most && (waited < least || this.chunks.length === seen); waited += least) {
+      if (this.ended) return;
+      await new Promise((resolve) => setTimeout(resolve, least));
+      signal.throwIfAborted();
+    }
   }
 
   #see(view) {
     this.view = { ...this.view, ...view };
     this.#tell("view");
-    if (this.ended) this.#news.dispatchEvent(new Event("news"));
   }
 
   #tell(type, detail) {

@@ -166,7 +166,7 @@ export class Listener extends EventTarget {
     at("so-far").textContent = soundSoFar === null ? "–" : `${soundSoFar.toFixed(2)} s`;
     drawTimeline(at("timeline"), at("timeline-told"), log, this.playback.rate);
     at("log-count").textContent = log.length;
-    at("log").replaceChildren(...log.map((event) => row(event, log[0].at)));
+    at("log").append(...log.slice(at("log").childElementCount).map((event) => row(event, log[0].at)));
   }
 
   async #download(button) {

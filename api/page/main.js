@@ -66,13 +66,13 @@ function newKey() {
   return Array.from(crypto.getRandomValues(new Uint32Array(4)), (n) => n.toString(16)).join("-");
 }
 
-server.addEventListener("away", ({ detail: seconds }) => {
+server.addEventListener("away", () => {
   if (away.childElementCount) return;
   const now = document.createElement("button");
   now.type = "button";
   now.textContent = "Try now";
   now.addEventListener("click", () => server.tryNow());
-  away.replaceChildren("The server does not answer. It is tried again and again; nothing is lost. ", now);
+  away.replaceChildren("The server is away. It is asked again and again, and nothing is lost. ", now);
 });
 server.addEventListener("back", () => away.replaceChildren());
 listener.addEventListener("seen", ({ detail: view }) => jobs.note(view));

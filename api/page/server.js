@@ -19,7 +19,7 @@ export class ApiError extends Error {
   }
 }
 
-/** Tells "away" (detail: seconds until the next try) and "back". `askKey(why)` gives a key, or null. */
+/** Tells "away" and "back". `askKey(why)` gives a key, or null. */
 export class Server extends EventTarget {
   #askKey;
   #asking = null;
@@ -65,7 +65,7 @@ export class Server extends EventTarget {
   async pause(tries, signal, atLeast = 0) {
     const seconds = Math.max(atLeast, Math.min(2 ** tries, LONGEST_PAUSE_S));
     this.#away = true;
-    this.dispatchEvent(new CustomEvent("away", { detail: seconds }));
+    this.dispatchEvent(new Event("away"));
     await new Promise((resolve, reject) => {
       const timer = setTimeout(done, seconds * 1000, resolve);
       const go = () => done(resolve);
@@ -109,7 +109,9 @@ async function refusal(answer) {
   const text = await answer.text().catch(() => "");
   const retryAfter = Number(answer.headers.get("Retry-After")) || 0;
   try {
-    return new ApiError(answer.status, JSON.parse(text).error, retryAfter);
+    const { error } = JSON.parse(text);
+    const when = answer.status === 429 && retryAfter ? ` Try again in ${retryAfter} s.` : "";
+    return new ApiError(answer.status, { ...error, message: error.message + when }, retryAfter);
   } catch {
     return new ApiError(answer.status, { message: `The server answers ${answer.status} ${answer.statusText}.` });
   }

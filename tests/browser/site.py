@@ -23,6 +23,12 @@ from tests.waiting import PATIENCE_S
 RECORDER = Path(__file__).with_name("recorder.js")
 
 
+class SongContract(HumContract):
+    """Takes `voice` to refuse it, as a model may that has none."""
+
+    fields = HumContract.fields | {"voice"}
+
+
 class SpeechContract(HumContract):
     """Hums in a voice of its own, in a language: to the page, a model that speaks."""
 
@@ -66,7 +72,7 @@ class Site:
 def serving(broker: EmbeddedBroker | None = None, port: int = 0, **settings: object) -> Iterator[Site]:
     """A site at a port; a broker that is handed in outlives it."""
     broker = broker or EmbeddedBroker()
-    contracts: dict[str, Contract] = {"hum": HumContract(), "murmur": SpeechContract()}
+    contracts: dict[str, Contract] = {"hum": SongContract(), "murmur": SpeechContract()}
     app = create_app(broker, contracts, ApiSettings(**settings))
     app.add_api_route("/recorder.js", lambda: FileResponse(RECORDER))
     with listening_socket("127.0.0.1", port) as sock:

@@ -9,6 +9,13 @@ from tests.browser.site import serving
 
 pytestmark = pytest.mark.browser
 
+# Counts how often a dialog is opened.
+ASKED = """
+  window.asked = 0;
+  const show = HTMLDialogElement.prototype.showModal;
+  HTMLDialogElement.prototype.showModal = function () { window.asked++; show.call(this); };
+"""
+
 
 def test_a_request_says_what_was_chosen(site, ear):
     page = ear.page
@@ -62,12 +69,14 @@ def test_what_is_wrong_is_said_beside_its_field(site, ear):
 
 def test_an_error_about_no_field_is_said_under_the_button(site, ear):
     ear.open(site)
-    ear.page.route("**/v1/jobs", lambda route: route.fulfill(
-        status=429, json={"error": {"message": "The queue is full.", "type": "", "param": None, "code": "queue_full"}}
-    ))  # fmt: skip
+    error = {"message": "The queue is full.", "type": "rate_limit_error", "param": None, "code": "queue_full"}
+    ear.page.route(
+        "**/v1/jobs",
+        lambda route: route.fulfill(status=429, headers={"Retry-After": "7"}, json={"error": error}),
+    )
     ear.page.locator("#input").fill("la")
     ear.page.get_by_role("button", name="Sing").click()
-    expect(ear.page.locator("#form-error")).to_have_text("The queue is full.")
+    expect(ear.page.locator("#form-error")).to_have_text("The queue is full. Try again in 7 s.")
 
 
 def test_what_was_typed_outlives_a_reload(site, ear):
@@ -106,8 +115,9 @@ def test_a_link_to_no_job_says_so(site, ear):
 
 def test_the_key_is_asked_for_once(ear):
     with serving(api_keys=("right",)) as site:
-        ear.open(site)
         dialog, page = ear.page.get_by_role("dialog"), ear.page
+        page.add_init_script(ASKED)
+        ear.open(site)
         expect(dialog).to_be_visible()
         page.locator("#key").fill("wrong")
         page.keyboard.press("Enter")
@@ -116,9 +126,10 @@ def test_the_key_is_asked_for_once(ear):
         page.keyboard.press("Enter")
         expect(page.get_by_label("Model")).to_have_value("hum")
         expect(dialog).to_be_hidden()
+        assert page.evaluate("asked") == 2  # however many calls were refused
         page.reload()
         expect(page.get_by_label("Model")).to_have_value("hum")
         ear.sing()
         expect(page.locator("#state")).to_contain_text("Waiting for its turn")
         expect(dialog).to_be_hidden()
-        assert page.evaluate("[localStorage.length, document.cookie]") == [0, ""]
+        assert page.evaluate("[asked, localStorage.length, document.cookie]") == [0, 0, ""]
