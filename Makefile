@@ -13,12 +13,12 @@ QWEN_TTS := .venv-qwen-tts
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 RUFF := ruff==0.17.6
 
-.PHONY: demo test bench bench-spine lint docs clean redis
+.PHONY: demo test bench bench-spine lint docs clean redis chromium
 
 demo: $(VENV)/installed
 	$(BIN)/songline demo
 
-test: $(VENV)/tests-installed $(VENV)/vllm-installed $(QWEN_TTS)/installed redis
+test: $(VENV)/tests-installed $(VENV)/vllm-installed $(QWEN_TTS)/installed redis chromium
 	SONGLINE_QWEN_TTS_PYTHON=$(CURDIR)/$(QWEN_TTS)/bin/python \
 	$(BIN)/python -m pytest --numprocesses $(AT_ONCE) --dist loadfile --no-loadscope-reorder
 
@@ -79,3 +79,9 @@ redis:
 	else \
 		echo "redis-server is missing, and the tests that need it are skipped: install Redis 7 or later" >&2; \
 	fi
+
+chromium:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
+	{ [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; } || \
+	echo "chromium is missing, and the tests of the page are skipped: install Chromium" >&2

@@ -9,6 +9,7 @@ from fastapi import FastAPI
 
 import api.about
 import api.jobs
+import api.page
 import api.pipeline
 import api.speech
 import api.streaming
@@ -44,6 +45,8 @@ def create_app(broker: Broker, contracts: Mapping[str, Contract], settings: ApiS
     app = FastAPI(title="Songline", version="0.2.0", description=_ABOUT, lifespan=lifespan)
     app.state.service = service
     errors.install(app)
-    for module in (api.speech, api.voices, api.jobs, api.streaming, api.pipeline, api.about):
+    for module in (
+        api.speech, api.voices, api.jobs, api.streaming, api.pipeline, api.about, api.page,
+    ):  # fmt: skip
         app.include_router(module.router)
     return app

@@ -1,0 +1,85 @@
+// The page: the form makes a job, the panel plays the one that the address names, the list has all of them.
+
+import { JobList } from "./jobs.js";
+import { askKey } from "./key.js";
+import { Listener } from "./listener.js";
+import { body, chosenModel, clearErrors, offer, onOrder, showError } from "./order.js";
+import { contextOf } from "./playback.js";
+import { Server } from "./server.js";
+
+const server = new Server(askKey);
+export const listener = new Listener(server);
+const jobs = new JobList(server);
+const away = document.getElementById("away");
+const make = document.getElementById("make");
+
+async function start() {
+  openNamed();
+  try {
+    const [models, voices] = await Promise.all([server.call("/v1/models"), server.call("/v1/audio/voices")]);
+    offer(models.data, voices.data);
+  } catch (error) {
+    showError(error);
+  }
+  await jobs.refresh();
+}
+
+async function order() {
+  if (make.getAttribute("aria-busy") === "true") return;
+  clearErrors();
+  make.setAttribute("aria-busy", "true");
+  const chosen = chosenModel();
+  if (chosen) contextOf(chosen.sample_rate).resume(); // while the key or button is pressed: see contextOf
+  try {
+    if (!chosen) await start();
+    // With a key of its own, a request that is sent again makes no second job.
+    const headers = { "Content-Type": "application/json", "Idempotency-Key": newKey() };
+    const job = await server.call("/v1/jobs", { method: "POST", headers, body: body() });
+    history.pushState(null, "", `#job=${job.id}`);
+    openNamed();
+    bringIntoView(document.getElementById("listen"));
+    jobs.refresh();
+  } catch (error) {
+    showError(error);
+  } finally {
+    make.removeAttribute("aria-busy");
+  }
+}
+
+/** Open the job that the address names, if it names one. */
+function openNamed() {
+  const id = new URLSearchParams(location.hash.slice(1)).get("job");
+  jobs.open = id ?? "";
+  if (!id) listener.close();
+  else if (id !== listener.job?.id) listener.open(id);
+}
+
+/** On a narrow screen what plays is below the form. */
+function bringIntoView(panel) {
+  if (panel.getBoundingClientRect().top < innerHeight / 2) return;
+  const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  panel.scrollIntoView({ behavior: calm ? "auto" : "smooth" });
+}
+
+/** Random; crypto.randomUUID is only there on pages that came over https or from this machine. */
+function newKey() {
+  return Array.from(crypto.getRandomValues(new Uint32Array(4)), (n) => n.toString(16)).join("-");
+}
+
+server.addEventListener("away", () => {
+  if (away.childElementCount) return;
+  const now = document.createElement("button");
+  now.type = "button";
+  now.textContent = "Try now";
+  now.addEventListener("click", () => server.tryNow());
+  away.replaceChildren("The server is away. It is asked again and again, and nothing is lost. ", now);
+});
+server.addEventListener("back", () => away.replaceChildren());
+listener.addEventListener("seen", ({ detail: view }) => jobs.note(view));
+listener.addEventListener("ended", () => jobs.refresh());
+window.addEventListener("hashchange", () => {
+  openNamed();
+  document.getElementById("listen-title").focus();
+});
+onOrder(order);
+start();

@@ -1,0 +1,135 @@
+"""Writing and asking: fields that fit the model, errors beside them, the list, the key."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.site import serving
+
+pytestmark = pytest.mark.browser
+
+# Counts how often a dialog is opened.
+ASKED = """
+  window.asked = 0;
+  const show = HTMLDialogElement.prototype.showModal;
+  HTMLDialogElement.prototype.showModal = function () { window.asked++; show.call(this); };
+"""
+
+
+def test_a_request_says_what_was_chosen(site, ear):
+    page = ear.page
+    ear.open(site)
+    page.get_by_label("Model").select_option("murmur")
+    page.get_by_label("Voice").select_option("ben")
+    page.get_by_text("Seed and parameters").click()
+    page.get_by_label("Seed").fill("9223372036854775807")  # more than a number of JavaScript holds
+    page.get_by_label("Most frames").fill("300")
+    page.get_by_label("How it should sound").fill("softly")
+    job = site.job(ear.sing("mm mm", button="Speak"))
+    assert (job["model"], job["input"], job["seed"]) == ("murmur", "mm mm", 9223372036854775807)
+    assert job["params"] == {"instructions": "softly", "max_new_tokens": 300, "voice": "ben"}
+    expect(page.locator("#facts")).to_contain_text("9223372036854775807")
+
+
+def test_the_fields_are_the_models(site, ear):
+    ear.open(site)
+    voice = ear.page.locator("#voice")
+    expect(ear.page.get_by_role("button", name="Sing", exact=True)).to_be_visible()
+    expect(voice).to_be_hidden()
+    ear.page.get_by_label("Model").select_option("murmur")
+    expect(ear.page.get_by_role("button", name="Speak", exact=True)).to_be_visible()
+    assert voice.locator("option").all_text_contents() == ["anna", "ben"]
+
+
+def test_what_is_wrong_is_said_beside_its_field(site, ear):
+    page = ear.page
+    ear.open(site)
+    page.get_by_label("Model").select_option("murmur")
+    page.locator("#input").fill("  two lines\nof text")
+    fold = page.get_by_text("Seed and parameters")
+    for name, typed in (("temperature", "warm"), ("max_new_tokens", "0"), ("seed", "-1")):
+        fold.click()
+        field, error = page.locator(f"#{name}"), page.locator(f"#{name}-error")
+        field.fill(typed)
+        fold.click()
+        expect(field).to_be_hidden()
+        page.get_by_role("button", name="Speak").click()
+        expect(error).to_contain_text(f"{name} must be")
+        expect(field).to_be_focused()
+        expect(field).to_have_attribute("aria-invalid", "true")
+        assert f"{name}-error" in field.get_attribute("aria-describedby").split()
+        assert (field.input_value(), page.locator("#input").input_value()) == (typed, "  two lines\nof text")
+        field.fill("")
+        expect(error).to_be_empty()
+        fold.click()
+    page.get_by_role("button", name="Speak").click()
+    assert site.job(ear.opened())["input"] == "  two lines\nof text"
+
+
+def test_an_error_about_no_field_is_said_under_the_button(site, ear):
+    ear.open(site)
+    error = {"message": "The queue is full.", "type": "rate_limit_error", "param": None, "code": "queue_full"}
+    ear.page.route(
+        "**/v1/jobs",
+        lambda route: route.fulfill(status=429, headers={"Retry-After": "7"}, json={"error": error}),
+    )
+    ear.page.locator("#input").fill("la")
+    ear.page.get_by_role("button", name="Sing").click()
+    expect(ear.page.locator("#form-error")).to_have_text("The queue is full. Try again in 7 s.")
+
+
+def test_what_was_typed_outlives_a_reload(site, ear):
+    ear.open(site)
+    ear.page.get_by_label("Model").select_option("murmur")
+    ear.page.get_by_label("Voice").select_option("ben")
+    ear.page.locator("#input").fill("half a though")
+    ear.page.reload()
+    expect(ear.page.locator("#input")).to_have_value("half a though")
+    expect(ear.page.locator("#voice")).to_have_value("ben")
+
+
+def test_the_list_opens_jobs(site, ear):
+    jobs = [site.submitted(input=f"song {i}") for i in range(12)]
+    site.player(jobs[11]["id"]).play(5, 2)
+    ear.open(site)
+    listed = ear.page.locator("#jobs a")
+    expect(listed).to_have_count(10)
+    expect(listed.first).to_contain_text("completed")
+    expect(listed.nth(1)).to_contain_text("queued")
+    ear.page.get_by_role("button", name="Show more").click()
+    expect(listed).to_have_count(12)
+    listed.first.click()
+    expect(ear.page.locator("#words")).to_have_text("song 11")
+    expect(ear.page.locator("#listen-title")).to_be_focused()
+    expect(ear.page.locator("#so-far")).to_have_text("0.25 s")
+    expect(ear.page.locator("#timeline rect.decoded")).to_have_count(2)
+    ear.page.go_back()
+    expect(ear.page.locator("#opened")).to_be_hidden()
+
+
+def test_a_link_to_no_job_says_so(site, ear):
+    ear.open(site, "job_" + "a" * 32)
+    expect(ear.page.locator("#listen-error")).to_contain_text("There is no job")
+
+
+def test_the_key_is_asked_for_once(ear):
+    with serving(api_keys=("right",)) as site:
+        dialog, page = ear.page.get_by_role("dialog"), ear.page
+        page.add_init_script(ASKED)
+        ear.open(site)
+        expect(dialog).to_be_visible()
+        page.locator("#key").fill("wrong")
+        page.keyboard.press("Enter")
+        expect(page.locator("#key-error")).to_contain_text("not known here")
+        page.locator("#key").fill("right")
+        page.keyboard.press("Enter")
+        expect(page.get_by_label("Model")).to_have_value("hum")
+        expect(dialog).to_be_hidden()
+        assert page.evaluate("asked") == 2  # however many calls were refused
+        page.reload()
+        expect(page.get_by_label("Model")).to_have_value("hum")
+        ear.sing()
+        expect(page.locator("#state")).to_contain_text("Waiting for its turn")
+        expect(dialog).to_be_hidden()
+        assert page.evaluate("[asked, localStorage.length, document.cookie]") == [0, 0, ""]
