@@ -11,7 +11,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 QWEN_TTS := .venv-qwen-tts
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
-RUFF := ruff==0.17.6
+LINT := ruff==0.17.6 mypy==2.4.1
 
 .PHONY: demo test bench bench-spine lint docs clean redis chromium
 
@@ -30,6 +30,7 @@ bench-spine: $(VENV)/tests-installed redis
 
 lint: $(VENV)/lint-installed
 	$(BIN)/ruff check .
+	$(BIN)/mypy
 
 docs: $(VENV)/installed
 	$(BIN)/python -m compose.settings > docs/settings.md
@@ -69,7 +70,7 @@ $(QWEN_TTS)/installed: requirements-qwen-tts.txt $(VENV)/tests-installed
 	touch $@
 
 $(VENV)/lint-installed: $(VENV)/installed
-	$(PIP) $(RUFF)
+	$(PIP) $(LINT)
 	touch $@
 
 redis:

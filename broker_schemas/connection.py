@@ -19,7 +19,12 @@ _SENTINEL_PORT = 26379
 
 # The longest that one read blocks; a connection is given up for dead some time after.
 BLOCK_MS = 1000
-_OPTIONS = {"socket_connect_timeout": 5, "socket_timeout": 15, "health_check_interval": 30, "protocol": 2}
+_OPTIONS: dict[str, Any] = {
+    "socket_connect_timeout": 5,
+    "socket_timeout": 15,
+    "health_check_interval": 30,
+    "protocol": 2,
+}
 
 
 class Broker(Protocol):

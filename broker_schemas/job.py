@@ -134,16 +134,16 @@ def _with_span(state: JobState, span: Span) -> JobState:
     if span.index != state.spans or span.start_frame != state.frames or state.terminal:
         raise BrokenLog(f"span {span.index} of job {state.id} follows {state.spans} spans, {state.frames} frames")
     frames = span.start_frame + span.frames
-    terminal = isinstance(span, SpanTerminal)
+    terminal = span if isinstance(span, SpanTerminal) else None
     return replace(
         state,
         spans=state.spans + 1,
         frames=frames,
         draws=max(state.draws, span.end_draw),
         ends=_with_ends(state, span),
-        terminal=terminal,
-        reason=span.reason if terminal else None,
-        looped=terminal and span.looped,
+        terminal=terminal is not None,
+        reason=terminal.reason if terminal else None,
+        looped=terminal is not None and terminal.looped,
     )
 
 

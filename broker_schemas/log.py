@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import redis
+import redis.asyncio
 from redis.exceptions import NoScriptError
 
 from broker_schemas import keys
@@ -40,20 +42,21 @@ class Call:
 
 
 Commands = Callable[[Any], None]  # queues commands in the pipeline that it is given
+Reply = list[Any]  # what a script says: texts and numbers
 
 
 class Scripts:
     """Runs calls on a synchronous client."""
 
-    def __init__(self, client) -> None:
+    def __init__(self, client: redis.Redis) -> None:
         self._client = client
         self._loaded = False
         self._scripts = {name: client.register_script(source) for name, source in _SOURCES.items()}
 
-    def __call__(self, call: Call) -> list:
+    def __call__(self, call: Call) -> Reply:
         return _texts(self._scripts[call.script](keys=call.keys, args=call.args))
 
-    def many(self, calls: Sequence[Call], then: Commands | None = None) -> list[list | Exception]:
+    def many(self, calls: Sequence[Call], then: Commands | None = None) -> list[Reply | Exception]:
         """Run calls in their order, in one exchange with the broker, which syncs its disk once for all of them.
 
         Args:
@@ -75,7 +78,7 @@ class Scripts:
             replies = self._exchange(calls, then)
         return _of_calls(replies, len(calls))
 
-    def all(self, calls: Sequence[Call], then: Commands | None = None) -> list[list]:
+    def all(self, calls: Sequence[Call], then: Commands | None = None) -> list[Reply]:
         """As `many`; raises the first error met, after all were run."""
         return _without_errors(self.many(calls, then))
 
@@ -84,7 +87,7 @@ class Scripts:
             self._client.script_load(script.script)
         self._loaded = True
 
-    def _exchange(self, calls: Sequence[Call], then: Commands | None) -> list:
+    def _exchange(self, calls: Sequence[Call], then: Commands | None) -> Reply:
         pipeline = self._client.pipeline(transaction=False)
         _queue(pipeline, self._scripts, calls, then)
         return pipeline.execute(raise_on_error=False)
@@ -93,15 +96,15 @@ class Scripts:
 class AsyncScripts:
     """Runs calls on an asyncio client."""
 
-    def __init__(self, client) -> None:
+    def __init__(self, client: redis.asyncio.Redis) -> None:
         self._client = client
         self._loaded = False
         self._scripts = {name: client.register_script(source) for name, source in _SOURCES.items()}
 
-    async def __call__(self, call: Call) -> list:
+    async def __call__(self, call: Call) -> Reply:
         return _texts(await self._scripts[call.script](keys=call.keys, args=call.args))
 
-    async def all(self, calls: Sequence[Call], then: Commands | None = None) -> list[list]:
+    async def all(self, calls: Sequence[Call], then: Commands | None = None) -> list[Reply]:
         """As `Scripts.all`."""
         if not self._loaded:
             await self._load()
@@ -116,7 +119,7 @@ class AsyncScripts:
             await self._client.script_load(script.script)
         self._loaded = True
 
-    async def _exchange(self, calls: Sequence[Call], then: Commands | None) -> list:
+    async def _exchange(self, calls: Sequence[Call], then: Commands | None) -> Reply:
         async with self._client.pipeline(transaction=False) as pipeline:
             _queue(pipeline, self._scripts, calls, then)
             return await pipeline.execute(raise_on_error=False)
@@ -129,24 +132,24 @@ def _queue(pipeline: Any, scripts: dict[str, Any], calls: Sequence[Call], then: 
         then(pipeline)
 
 
-def _forgotten(replies: list) -> bool:
+def _forgotten(replies: Reply) -> bool:
     """Whether the broker does not know a script: it was restarted. It may know others: all calls are sent again."""
     return any(isinstance(reply, NoScriptError) for reply in replies)
 
 
-def _of_calls(replies: list, calls: int) -> list[list | Exception]:
+def _of_calls(replies: Reply, calls: int) -> list[Reply | Exception]:
     _without_errors(replies[calls:])
     return [reply if isinstance(reply, Exception) else _texts(reply) for reply in replies[:calls]]
 
 
-def _without_errors(replies: list) -> list:
+def _without_errors(replies: Reply) -> Reply:
     for reply in replies:
         if isinstance(reply, Exception):
             raise reply
     return replies
 
 
-def _texts(reply: Any) -> list:
+def _texts(reply: Any) -> Reply:
     items = reply if isinstance(reply, list) else [reply]
     return [item.decode() if isinstance(item, bytes) else item for item in items]
 
@@ -171,7 +174,7 @@ def append(
     token: str = "",
     role: str = "",
     ttl_ms: int = 0,
-    conditioning: list[tuple[str, bytes]] = (),
+    conditioning: Sequence[tuple[str, bytes]] = (),
     pcm: bytes = b"",
     carry: bytes = b"",
     trim: str = "",
@@ -221,7 +224,7 @@ def digest_field(identity: str) -> str:
     return f"i:{identity}"
 
 
-def appended(reply: list, payload: Payload, job: str) -> int | None:
+def appended(reply: Reply, payload: Payload, job: str) -> int | None:
     """The event's sequence number; None if it had been written before. Raises Refused."""
     status, seq, detail = reply
     if status == "ok":

@@ -6,6 +6,8 @@ import unicodedata
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+import redis
+
 from broker_schemas import keys
 from broker_schemas.codec import DecodeError, pack, unpack
 
@@ -53,19 +55,19 @@ def field(owner: str, name: str) -> str:
     return f"{owner}/{unicodedata.normalize('NFC', name).casefold()}"
 
 
-def read_voice(client, owner: str, name: str) -> Voice | None:
+def read_voice(client: redis.Redis, owner: str, name: str) -> Voice | None:
     """An owner's voice, by a synchronous client."""
-    raw = client.hget(keys.VOICES, field(owner, name))
+    raw: Any = client.hget(keys.VOICES, field(owner, name))
     return None if raw is None else Voice.unpacked(raw)
 
 
-def read_sound(client, sha256: str) -> bytes:
+def read_sound(client: redis.Redis, sha256: str) -> bytes:
     """A recording as it was sent, uploaded or with a request, by a synchronous client.
 
     Raises LookupError once no voice has it any more, and no job that brought it can still need it.
     """
-    uploaded, sent = client.mget(keys.recording(sha256), keys.sent_recording(sha256))
-    sound = uploaded or sent
+    kept: list[Any] = client.mget(keys.recording(sha256), keys.sent_recording(sha256))
+    sound = kept[0] or kept[1]
     if sound is None:
         raise LookupError(f"the recording {sha256} is gone: its voice was deleted, or the job that brought it is over")
     return sound
