@@ -147,10 +147,10 @@ class Ownership:
             room: how many at most. Jobs that lost their owner come first.
             new: how many of them may be ones that nobody had yet.
         """
+        self._lapsed |= self.signals.lapsed()
         if self._draining:
             return []
         try:
-            self._lapsed |= self.signals.lapsed()
             while jobs := self._next_to_try(room, new):
                 if owned := self._take(jobs):
                     return owned
