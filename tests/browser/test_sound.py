@@ -121,7 +121,7 @@ def test_a_request_that_found_the_server_away_is_sent_once_it_is_back(ear):
 
 
 def test_pause_stop_and_play_again(site, ear):
-    job = finished(site, windows=200)
+    job = finished(site, windows=110)
     ear.open(site, job)
     button = ear.page.get_by_role
     button("button", name="Play").click()
@@ -137,8 +137,8 @@ def test_pause_stop_and_play_again(site, ear):
     ear.until("listener.playback.position > 0")
     assert ear.ask("listener.playback.state") == "playing"
     # So long a song is not laid out as a whole.
-    assert ear.ask("listener.playback.position") < 100 * SAMPLES
-    assert sum(samples for _, samples in ear.starts) < 200 * SAMPLES
+    assert ear.ask("listener.playback.position") < 50 * SAMPLES
+    assert sum(samples for _, samples in ear.starts) < 110 * SAMPLES
 
 
 def test_a_seek_goes_on_at_the_sample(site, ear):
