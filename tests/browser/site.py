@@ -44,6 +44,15 @@ class SpeechContract(HumContract):
         return Order(order.input, order.params | {"voice": body["voice"]}, order.max_frames, order.reserve_bytes)
 
 
+class CloneContract(SpeechContract):
+    """Speaks as an uploaded voice does."""
+
+    model = "parrot"
+    fields = SpeechContract.fields | {"ref_audio", "ref_text"}
+    voices = ()
+    clones = True
+
+
 class Site:
     def __init__(self, url: str, broker: EmbeddedBroker) -> None:
         self.url = url
@@ -74,7 +83,7 @@ def serving(
 ) -> Iterator[Site]:
     """A site at a port; a broker that is handed in outlives it."""
     broker = broker or EmbeddedBroker()
-    served = {contract.model: contract for contract in contracts or (SongContract(), SpeechContract())}
+    served = {contract.model: contract for contract in contracts or (SongContract(), SpeechContract(), CloneContract())}
     app = create_app(broker, served, ApiSettings(**settings))
     app.add_api_route("/recorder.js", lambda: FileResponse(RECORDER))
     with listening_socket("127.0.0.1", port) as sock:

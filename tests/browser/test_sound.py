@@ -41,10 +41,12 @@ def test_it_sounds_while_it_is_made(site, ear):
     player = site.player(job)
     player.admit(seed=site.job(job)["seed"])
     ear.listen()
+    expect(ear.page.locator("#jobs a")).to_have_count(1)
     player.sound(3)
     ear.until("ear.loud")
     assert site.job(job)["status"] == "sounding"
     expect(ear.page.locator("#state")).to_have_text("Being made")
+    assert "sounding" in ear.page.locator("#jobs a").inner_text()  # the list knows what the panel knows
     player.sound(3, last=True)
     player.complete()
     ear.until_heard()
@@ -118,6 +120,20 @@ def test_a_request_that_found_the_server_away_is_sent_once_it_is_back(ear):
         ear.page.get_by_role("button", name="Try now").click()
         job = ear.opened()
         assert [listed["id"] for listed in site.jobs()] == [job]
+
+
+def test_a_request_whose_answer_was_lost_makes_one_job(site, ear):
+    def lose(route) -> None:
+        route.fetch()
+        route.abort()
+
+    ear.open(site)
+    ear.page.route("**/v1/jobs", lose, times=1)
+    ear.page.locator("#input").fill("la la")
+    ear.page.get_by_role("button", name="Sing").click()
+    ear.page.get_by_role("button", name="Try now").click()
+    job = ear.opened()
+    assert [listed["id"] for listed in site.jobs()] == [job]
 
 
 def test_pause_stop_and_play_again(site, ear):
