@@ -15,6 +15,7 @@ const STATES = {
   cancelled: "Cancelled",
 };
 const NOTHING = document.getElementById("state").textContent;
+const BLOCKED_MS = 500; // what is to play, and does not by then, waits for a person
 const at = (id) => document.getElementById(id);
 const play = at("play");
 const stop = at("stop");
@@ -28,28 +29,32 @@ export class Listener extends EventTarget {
   playback = null;
   #server;
   #waveform = new Waveform(at("waveform"));
-  #playAtOnce = false;
+  #playAtOnce = false; // until a person says otherwise
+  #blocked = false;
   #drawing = 0;
 
   constructor(server) {
     super();
     this.#server = server;
     play.addEventListener("click", () => this.#toggle());
-    stop.addEventListener("click", () => this.playback.stop());
+    stop.addEventListener("click", () => this.#stop());
     cancel.addEventListener("click", () => this.#try(() => this.job.cancel()));
     position.addEventListener("input", () => this.playback?.seek(position.value * this.playback.rate));
     for (const button of downloads) button.addEventListener("click", () => this.#download(button));
     new ResizeObserver(() => this.#showLog()).observe(at("timeline"));
   }
 
-  /** Open a job, running or ended, and follow it. A running one is played from its beginning as soon as it sounds. */
-  open(id) {
+  /**
+   * Open a job, running or ended, and follow it. It is played from its beginning as soon as it sounds, if it is running,
+   * or `play` says so.
+   */
+  open(id, play = false) {
     this.#clear();
     at("opened").hidden = false;
     at("listen-error").textContent = "";
     say("Opening the job");
     const job = (this.job = new Job(this.#server, id));
-    this.#playAtOnce = false;
+    this.#playAtOnce = play;
     const hear = (type, heed) => job.addEventListener(type, (event) => job === this.job && heed(event.detail));
     hear("view", () => this.#showView());
     hear("chunk", (chunk) => this.#add(chunk.pcm));
@@ -71,6 +76,7 @@ export class Listener extends EventTarget {
     this.job?.leave();
     this.playback?.close();
     this.job = this.playback = null;
+    this.#blocked = false;
     for (const control of [play, stop, position, ...downloads]) control.disabled = true;
     for (const id of ["words", "facts", "log", "timeline"]) at(id).replaceChildren();
     for (const id of ["first-audio", "real-time", "so-far"]) at(id).textContent = "–";
@@ -84,6 +90,11 @@ export class Listener extends EventTarget {
     return ["playing", "waiting"].includes(this.playback?.state);
   }
 
+  #stop() {
+    this.#playAtOnce = false;
+    this.playback.stop();
+  }
+
   #toggle() {
     this.#playAtOnce = false;
     if (this.#playing) this.playback.pause();
@@ -93,10 +104,7 @@ export class Listener extends EventTarget {
   #showView() {
     const { view } = this.job;
     if (!this.playback && view.sample_rate) this.#prepare(view);
-    const ahead = view.status === "queued" && view.queue_position > 0 ? `: ${view.queue_position} ahead` : "";
-    const why = view.error?.message ? `: ${view.error.message}` : "";
-    const blocked = this.#playAtOnce && this.job.chunks.length && !this.#playing && !this.job.ended;
-    say(`${STATES[view.status] ?? view.status}${ahead}${why}${blocked ? ". Press Play to hear it" : ""}`, view.status);
+    this.#showState();
     cancel.hidden = this.job.ended;
     at("words").textContent = view.input;
     at("facts").replaceChildren(...facts(view));
@@ -105,18 +113,35 @@ export class Listener extends EventTarget {
     this.dispatchEvent(new CustomEvent("seen", { detail: view }));
   }
 
+  #showState() {
+    const { status, queue_position: place, error } = this.job.view;
+    const ahead = status === "queued" && place > 0 ? `: ${place} ahead` : "";
+    const why = error?.message ? `: ${error.message}` : "";
+    const blocked = this.#blocked ? ". Press Play to hear it" : "";
+    say(`${STATES[status] ?? status}${ahead}${why}${blocked}`, status);
+  }
+
   #prepare({ sample_rate: rate, channels }) {
     this.playback = new Playback(rate, channels);
     this.playback.addEventListener("change", () => this.#showPlayback());
     this.#waveform.clear(rate);
-    this.#playAtOnce = !this.job.ended;
+    this.#playAtOnce ||= !this.job.ended;
   }
 
   #add(pcm) {
     this.playback.add(pcm);
     this.#waveform.add(pcm, this.playback.channels);
-    if (this.#playAtOnce && this.job.chunks.length === 1) this.playback.play();
-    this.#showView();
+    if (this.#playAtOnce && this.job.chunks.length === 1) this.#playNow(this.playback);
+  }
+
+  /** Play without being asked to, which a browser may refuse without a word. */
+  #playNow(playback) {
+    playback.play();
+    setTimeout(() => {
+      if (playback !== this.playback || playback.state !== "paused" || !this.#playAtOnce) return;
+      this.#blocked = true;
+      this.#showState();
+    }, BLOCKED_MS);
   }
 
   #end() {
@@ -134,6 +159,10 @@ export class Listener extends EventTarget {
 
   #showPlayback() {
     const { state } = this.playback;
+    if (this.#blocked && this.#playing) {
+      this.#blocked = false;
+      this.#showState();
+    }
     play.disabled = stop.disabled = position.disabled = state === "empty";
     play.textContent = this.#playing ? "Pause" : state === "ended" ? "Play again" : "Play";
     this.#showPlace();

@@ -36,7 +36,7 @@ async function order() {
     const headers = { "Content-Type": "application/json", "Idempotency-Key": newKey() };
     const job = await server.call("/v1/jobs", { method: "POST", headers, body: body() });
     history.pushState(null, "", `#job=${job.id}`);
-    openNamed();
+    openNamed(true);
     bringIntoView(document.getElementById("listen"));
     jobs.refresh();
   } catch (error) {
@@ -47,11 +47,11 @@ async function order() {
 }
 
 /** Open the job that the address names, if it names one. */
-function openNamed() {
+function openNamed(play = false) {
   const id = new URLSearchParams(location.hash.slice(1)).get("job");
   jobs.open = id ?? "";
   if (!id) listener.close();
-  else if (id !== listener.job?.id) listener.open(id);
+  else if (id !== listener.job?.id) listener.open(id, play);
 }
 
 /** On a narrow screen what plays is below the form. */

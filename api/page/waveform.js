@@ -74,10 +74,12 @@ export class Waveform {
     const ink = this.#canvas.getContext("2d");
     ink.scale(scale, scale);
     const style = getComputedStyle(this.#canvas);
+    const colour = (name) => style.getPropertyValue(name);
+    const [heard, coming, line, place] = [colour("--accent"), colour("--wave"), colour("--line"), colour("--ink")];
     const perPixel = (this.span * BINS_A_SECOND) / width;
     const heardAt = this.#heardAt;
     for (const border of this.#ended ? this.#borders.slice(0, -1) : this.#borders) {
-      ink.fillStyle = style.getPropertyValue("--line");
+      ink.fillStyle = line;
       ink.fillRect(Math.round((border / this.span) * width), 0, 1, height);
     }
     for (let x = 0; x < width; x += 3) {
@@ -85,11 +87,11 @@ export class Waveform {
       if (from >= this.#peaks.length) break;
       const peak = Math.max(...this.#peaks.slice(from, Math.max(from + 1, Math.floor((x + 3) * perPixel))));
       const tall = Math.max(2, peak * (height - 8));
-      ink.fillStyle = style.getPropertyValue(x < heardAt ? "--accent" : "--wave");
+      ink.fillStyle = x < heardAt ? heard : coming;
       ink.fillRect(x, (height - tall) / 2, 2, tall);
     }
     if (this.#heard) {
-      ink.fillStyle = style.getPropertyValue("--ink");
+      ink.fillStyle = place;
       ink.fillRect(Math.min(width - 2, heardAt), 0, 2, height);
     }
   }

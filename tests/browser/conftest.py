@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from importlib.util import find_spec
 
 import pytest
 
@@ -15,9 +14,9 @@ FLAGS = ["--no-sandbox", "--autoplay-policy=no-user-gesture-required", "--mute-a
 
 
 def pytest_collection_modifyitems(items):
-    if CHROMIUM and find_spec("playwright"):
+    if CHROMIUM:
         return
-    absent = pytest.mark.skip(reason="no Chromium, or no playwright: apt-get install chromium (make test does it)")
+    absent = pytest.mark.skip(reason="Chromium is not installed: apt-get install chromium (make test does it)")
     for item in items:
         if item.get_closest_marker("browser"):
             item.add_marker(absent)
@@ -26,8 +25,9 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="package")
 def browser():
     # Closed with the folder: while it is open, its event loop is this thread's, and async tests could not run theirs.
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=PATIENCE_S * 1000)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield browser
@@ -44,7 +44,7 @@ def site():
 def page(browser):
     """An empty tab, in which any error of the page's own fails the test."""
     context = browser.new_context()
-    context.set_default_timeout(PATIENCE_S * 1000 / 4)
+    context.set_default_timeout(PATIENCE_S * 1000)
     page = context.new_page()
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))

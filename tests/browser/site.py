@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -44,6 +44,15 @@ class SpeechContract(HumContract):
         return Order(order.input, order.params | {"voice": body["voice"]}, order.max_frames, order.reserve_bytes)
 
 
+class CloneContract(SpeechContract):
+    """Speaks as an uploaded voice does."""
+
+    model = "parrot"
+    fields = SpeechContract.fields | {"ref_audio", "ref_text"}
+    voices = ()
+    clones = True
+
+
 class Site:
     def __init__(self, url: str, broker: EmbeddedBroker) -> None:
         self.url = url
@@ -69,11 +78,13 @@ class Site:
 
 
 @contextmanager
-def serving(broker: EmbeddedBroker | None = None, port: int = 0, **settings: object) -> Iterator[Site]:
+def serving(
+    broker: EmbeddedBroker | None = None, port: int = 0, contracts: Sequence[Contract] = (), **settings: object
+) -> Iterator[Site]:
     """A site at a port; a broker that is handed in outlives it."""
     broker = broker or EmbeddedBroker()
-    contracts: dict[str, Contract] = {"hum": SongContract(), "murmur": SpeechContract()}
-    app = create_app(broker, contracts, ApiSettings(**settings))
+    served = {contract.model: contract for contract in contracts or (SongContract(), SpeechContract(), CloneContract())}
+    app = create_app(broker, served, ApiSettings(**settings))
     app.add_api_route("/recorder.js", lambda: FileResponse(RECORDER))
     with listening_socket("127.0.0.1", port) as sock:
         server = ApiServer(config(app, grace_s=1, log_level="warning"))

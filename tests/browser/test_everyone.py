@@ -65,7 +65,7 @@ def test_by_keys_alone(site, ear):
     page.keyboard.press("Control+Enter")
     player = site.player(ear.opened())
     player.admit(seed=1)
-    player.sound(80)
+    player.sound(9)
     expect(page.locator("#play")).to_have_text("Pause")
     tab_to(page, "play")
     page.keyboard.press("Space")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+import soundfile
 from playwright.sync_api import expect
 
 from tests.browser.site import serving
@@ -40,6 +42,21 @@ def test_the_fields_are_the_models(site, ear):
     ear.page.get_by_label("Model").select_option("murmur")
     expect(ear.page.get_by_role("button", name="Speak", exact=True)).to_be_visible()
     assert voice.locator("option").all_text_contents() == ["anna", "ben"]
+
+
+def test_an_uploaded_voice_can_be_chosen(site, ear, tmp_path):
+    ear.open(site)
+    ear.page.get_by_label("Model").select_option("parrot")
+    expect(ear.page.locator("#voice-hint")).to_contain_text("upload one")
+    recording = tmp_path / "ida.wav"
+    soundfile.write(recording, np.sin(np.arange(24_000) / 20), 24_000)
+    with recording.open("rb") as sample:
+        form = {"name": "ida", "consent": "Ida agreed."}
+        site.http.post("/v1/audio/voices", data=form, files={"audio_sample": sample}).raise_for_status()
+    ear.page.reload()
+    expect(ear.page.locator("#voice")).to_have_value("ida")
+    expect(ear.page.locator("#voice-hint")).to_be_empty()
+    assert site.job(ear.sing(button="Speak"))["voice"] == "ida"
 
 
 def test_what_is_wrong_is_said_beside_its_field(site, ear):
