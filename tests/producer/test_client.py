@@ -278,14 +278,28 @@ def at_once(monkeypatch):
 
 async def test_a_broken_stream_is_taken_up_where_it_broke(server, client, player, connect, request, at_once):
     job = await played(client, player)
-    whole = len((await server.http.get(f"/v1/jobs/{job.id}/stream")).content)
-    cut = Cut(whole // 2, 10)
-    kind = request.node.callspec.params["connect"]
-    other = connect(server.url, transport=cutting(cut, kind))
+    body = (await server.http.get(f"/v1/jobs/{job.id}/stream")).content
+    before_the_end_of_the_first = body.index(b"\n\n", body.index(b"data:")) + 1  # its last line, and not the empty one
+    cut = Cut(before_the_end_of_the_first, len(body) // 2, 10)
+    other = connect(server.url, transport=cutting(cut, request.node.callspec.params["connect"]))
     chunks = await heard(await other.job(job.id))
     assert [chunk.index for chunk in chunks] == [0, 1, 2]
     assert b"".join(chunk.pcm for chunk in chunks) == song(5, 3)
-    assert cut.asked == ["-1", "0", "0"]
+    assert cut.asked == ["-1", "-1", "0", "0"]
+    await other.close()
+
+
+async def test_a_stream_that_brings_a_little_each_time_is_not_given_up(
+    server, client, player, connect, request, at_once
+):
+    windows = 8
+    job = await played(client, player, windows)
+    body = (await server.http.get(f"/v1/jobs/{job.id}/stream")).content
+    cut = Cut(*[len(body) // windows + 500] * (windows - 1))  # a chunk, and some of the next
+    other = connect(server.url, transport=cutting(cut, request.node.callspec.params["connect"]))
+    chunks = await heard(await other.job(job.id))
+    assert b"".join(chunk.pcm for chunk in chunks) == song(5, windows)
+    assert len(cut.asked) == windows
     await other.close()
 
 
