@@ -186,7 +186,9 @@ def main(argv: list[str] | None = None) -> int:
         if command.role:
             _start_logging(args.log_level)
         module, function = command.run.split(":")
-        return getattr(importlib.import_module(module), function)(args) or 0
+        code = getattr(importlib.import_module(module), function)(args) or 0
+        sys.stdout.flush()
+        return code
     except BadSetting as error:
         print(f"songline: {error}", file=sys.stderr)
         return USAGE

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import signal
 import subprocess
 import wave
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compose.outlets import opened
+from compose.outlets import Pipe, opened
 from compose.player import PLAYERS, player, player_here
 from compose.trouble import Trouble
 from producer import Songline
@@ -138,6 +139,16 @@ def test_the_first_player_there_is(here):
     for name in reversed(PLAYERS):
         install(here, name, "")
         assert player_here() == name
+
+
+def test_what_is_written_to_a_pipe_is_there_at_once():
+    reads, writes = os.pipe()
+    os.set_blocking(reads, False)
+    with open(reads, "rb", buffering=0) as reader, open(writes, "wb") as stream:
+        pipe = Pipe(stream, b"head")
+        assert reader.read(100) == b"head"
+        pipe.write(b"er")
+        assert reader.read(100) == b"er"
 
 
 @pytest.mark.parametrize("name", PLAYERS)
