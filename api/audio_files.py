@@ -12,12 +12,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol
 
-from api.encoding import SAMPLE_BYTES, Encoder, Format, media_type, wav_header
+from api.encoding import Encoder, Format, media_type
 from broker_schemas import keys
 from broker_schemas.contract import Contract
 from broker_schemas.events import AudioChunk
 from producer.follow import Chunk, Expired
 from producer.submit import Producer
+from producer.wav import SAMPLE_BYTES, wav_header
 
 _READ_BYTES = 256 << 10
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import struct
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -13,9 +12,8 @@ import numpy as np
 import soundfile
 
 from api.resampling import Upsampler
+from producer.wav import wav_header
 
-SAMPLE_BYTES = 2
-UNKNOWN_LENGTH = 0xFFFFFFFF
 _OPUS_RATES = (8_000, 12_000, 16_000, 24_000, 48_000)
 _FRAMES_AT_ONCE = 16_384  # libsndfile's Ogg writers keep a block on the stack
 
@@ -47,17 +45,6 @@ def media_type(format_: Format, rate: int, channels: int) -> str:
     if format_.name == "pcm":
         return f"audio/pcm;rate={rate};channels={channels}"
     return "audio/ogg;codecs=opus" if format_.name == "opus" else format_.media_type
-
-
-def wav_header(rate: int, channels: int, sound_bytes: int | None) -> bytes:
-    """RIFF header of 16-bit PCM; None where the length is not known yet."""
-    known = sound_bytes is not None and sound_bytes + 36 < UNKNOWN_LENGTH
-    riff, body = (sound_bytes + 36, sound_bytes) if known else (UNKNOWN_LENGTH, UNKNOWN_LENGTH)
-    frame = channels * SAMPLE_BYTES
-    return struct.pack(
-        "<4sI4s4sIHHIIHH4sI",
-        b"RIFF", riff, b"WAVE", b"fmt ", 16, 1, channels, rate, rate * frame, frame, 8 * SAMPLE_BYTES, b"data", body,
-    )  # fmt: skip
 
 
 class Encoder:

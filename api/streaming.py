@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.websockets import WebSocketDisconnect
 
 from api.auth import Owner
-from api.encoding import FORMATS, SAMPLE_BYTES, encoded, media_type
+from api.encoding import FORMATS, encoded, media_type
 from api.errors import ApiError, as_api_error, quoted, without_sound
 from api.examples import CHUNK_EVENTS, errors
 from api.following import final_state, pcm, steadily, with_pauses
@@ -32,6 +32,7 @@ from api.views import job_view
 from broker_schemas.contract import BadField, Contract
 from broker_schemas.job import Status
 from producer.follow import Chunk, Expired
+from producer.wav import SAMPLE_BYTES
 
 END = "end"  # the last event's id: a client that comes back with it has all
 SSE = "sse"

@@ -12,8 +12,8 @@ from typing import Any
 
 import producer.bench
 from compose.demonstration import demo_body, serving
+from compose.outlets import check_writable
 from compose.trouble import FAILED, UNREACHABLE, USAGE, Trouble
-from compose.wav import check_writable
 from producer.bench import VIA, BadServer, Load, Target
 from producer.bench_table import comparison, errors, level_name, same_bytes, table
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import pkgutil
 import shutil
@@ -61,9 +62,14 @@ def _let_others_read(folder: Path) -> None:
         path.chmod(0o755 if path.is_dir() else 0o644)
 
 
+def demo_folder(family: str, home: Path) -> Path:
+    """Where the tiny random checkpoint is kept."""
+    return home.expanduser() / "checkpoints" / f"{family}-tiny-0"
+
+
 def demo(family: str, home: Path) -> Path:
     """The tiny random checkpoint under `home`, made at its first use, by whoever is first."""
-    folder = home.expanduser() / "checkpoints" / f"{family}-tiny-0"
+    folder = demo_folder(family, home)
     if not folder.is_dir():
         try:
             make(family, "tiny", 0, folder)
@@ -81,5 +87,10 @@ def command(args: argparse.Namespace) -> None:
 
 def list_families(args: argparse.Namespace) -> None:
     """`songline models`."""
-    for name in sorted(module.name for module in pkgutil.iter_modules(models.__path__) if module.ispkg):
-        print(f"{name:<20} checkpoint sizes: {', '.join(family_named(name).sizes)}")
+    names = sorted(module.name for module in pkgutil.iter_modules(models.__path__) if module.ispkg)
+    sizes = {name: family_named(name).sizes for name in names}
+    if args.as_json:
+        print(json.dumps([{"family": name, "sizes": sizes[name]} for name in names], indent=2))
+        return
+    for name in names:
+        print(f"{name:<20} checkpoint sizes: {', '.join(sizes[name])}")

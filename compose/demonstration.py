@@ -17,10 +17,12 @@ from typing import Any
 
 import httpx
 
-from compose.client import Api, hear, song_body
+from compose.client import song_body
+from compose.connecting import connected
+from compose.hearing import hear
+from compose.outlets import check_writable
 from compose.port import listening_socket
 from compose.trouble import FAILED, Trouble
-from compose.wav import check_writable
 
 _READY_S = 300.0
 _STOP_S = 30.0
@@ -30,13 +32,11 @@ def demo(args: argparse.Namespace) -> None:
     body = demo_body(args)
     out = (args.out or Path("song.wav")).resolve()
     check_writable(out)
-    with serving(args) as url, Api(url) as api:
+    with serving(args) as url, connected(argparse.Namespace(url=url, api_key=None)) as songline:
         began = time.perf_counter()
-        job = api.call("POST", "/v1/jobs", json=body)
-        song = hear(api, job["id"], out, began)
-        if song.status != "completed":
-            error = api.call("GET", f"/v1/jobs/{song.job}").get("error") or {}
-            raise Trouble(f"the song {song.status}: {error.get('message', 'no reason was given')}", FAILED)
+        song = hear(songline.submit(body), began, out=out)
+    if song.ended is not None:
+        raise Trouble(f"the song {song.status}: {song.ended.message}", FAILED)
     print(f"song              {out} ({song.audio:.2f} s)")
     print(f"first audio       {song.first_audio:.3f} s after it was sent")
     print(f"real-time factor  {song.took / song.audio:.3f} ({song.took:.2f} s for {song.audio:.2f} s of sound)")

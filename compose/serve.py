@@ -41,7 +41,7 @@ def deploy_settings(args: argparse.Namespace, folder: Path, platform: str) -> Se
         raise Trouble(str(error), NO_CHECKPOINT) from error
 
 
-def _platform_here() -> str:
+def platform_here() -> str:
     """What this machine computes on."""
     import torch
 
@@ -56,7 +56,7 @@ def up(args: argparse.Namespace) -> None:
 
         folder = _checkpoint(args, demo=True)
         # A tiny random checkpoint needs no GPU, nor what a GPU's runner needs.
-        settings = deploy_settings(args, folder, platform=_platform_here() if args.checkpoint else "cpu")
+        settings = deploy_settings(args, folder, platform=platform_here() if args.checkpoint else "cpu")
         _refuse_to_share(settings)
         broker = connect(args.broker) if args.broker else EmbeddedBroker()
         if not broker.durable:
@@ -112,7 +112,7 @@ def acoustic(args: argparse.Namespace) -> None:
 
 
 def _work(args: argparse.Namespace, load: Callable, run: Callable) -> None:
-    settings = deploy_settings(args, _checkpoint(args), platform=_platform_here())
+    settings = deploy_settings(args, _checkpoint(args), platform=platform_here())
     broker = connect(args.broker or LOCAL_REDIS)
     stop = Stop()
     stop.listen()

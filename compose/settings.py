@@ -9,13 +9,15 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 ROLES = ("up", "api", "talker", "acoustic")
 OPERATOR = ("workers", "drain", "undrain")
-CLIENTS = ("submit", "follow", "cancel", "show", "jobs", "bench")
+CLIENTS = ("say", "sing", "submit", "follow", "cancel", "show", "jobs", "verify", "bench")
+HEARERS = ("say", "sing", "submit", "follow")
+SENDERS = ("say", "sing", "submit")
 
 
 class BadSetting(ValueError):
@@ -110,7 +112,11 @@ def _level(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """`parse` makes the value of a text; its ValueError says what is allowed. Booleans are flags without a value."""
+    """`parse` makes the value of a text; its ValueError says what is allowed. Booleans are flags without a value.
+
+    short: another way to write the flag. written: the flag, where it is not the name's. elsewhere: the default of
+    commands that have another.
+    """
 
     name: str
     commands: tuple[str, ...]
@@ -119,10 +125,20 @@ class Setting:
     metavar: str = ""
     parse: Callable[[str], Any] = str
     secret: bool = False
+    short: str = ""
+    written: str = ""
+    elsewhere: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def flag(self) -> str:
-        return "--" + self.name.replace("_", "-")
+        return self.written or "--" + self.name.replace("_", "-")
+
+    @property
+    def flags(self) -> list[str]:
+        return [*([self.short] if self.short else []), self.flag]
+
+    def default_of(self, command: str) -> Any:
+        return self.elsewhere.get(command, self.default)
 
     @property
     def variable(self) -> str:
@@ -140,7 +156,7 @@ class Setting:
 SETTINGS = (
     Setting(
         "broker",
-        (*ROLES, *OPERATOR, "health"),
+        (*ROLES, *OPERATOR, "health", "doctor"),
         None,
         "Redis by URL: redis://, rediss://, unix://, or redis+sentinel://HOST:PORT,…/SERVICE/DB. `up` without one runs "
         "a broker inside its own process",
@@ -148,23 +164,31 @@ SETTINGS = (
     ),
     Setting(
         "model",
-        (*ROLES, "submit", "bench", "demo"),
+        (*ROLES, *SENDERS, "bench", "demo", "doctor"),
         "minimax_music3",
         "the model: a deploy file's name for servers, the name that requests use for clients",
         "NAME",
+        elsewhere={"say": "qwen3_tts"},
     ),
     Setting(
         "checkpoint",
-        ROLES,
+        (*ROLES, "doctor"),
         None,
         "checkpoint folder, or a Hugging Face repository's id; `up` without one makes a tiny random checkpoint",
         "DIR",
     ),
-    Setting("revision", ROLES, None, "branch, tag or commit of a checkpoint that is a repository", "REV"),
-    Setting("config", ROLES, None, "deploy file laid over the model's own; names its `base_config`", "FILE", Path),
+    Setting("revision", (*ROLES, "doctor"), None, "branch, tag or commit of a checkpoint that is a repository", "REV"),
+    Setting(
+        "config",
+        (*ROLES, "doctor"),
+        None,
+        "deploy file laid over the model's own; names its `base_config`",
+        "FILE",
+        Path,
+    ),
     Setting(
         "platform",
-        ROLES,
+        (*ROLES, "doctor"),
         None,
         "cpu or cuda: whose values of the deploy file count. Where none is given, cuda if torch sees a GPU; cpu for "
         "`api`, and for `up` without a checkpoint",
@@ -172,7 +196,7 @@ SETTINGS = (
     ),
     Setting(
         "threads",
-        ("up", "talker", "acoustic"),
+        ("up", "talker", "acoustic", "doctor"),
         None,
         "torch threads of a stage; the deploy file's where none is given. Other counts give other bytes",
         "N",
@@ -186,8 +210,8 @@ SETTINGS = (
         "NAME",
     ),
     Setting("role", ("health",), "api", "whose health: api, talker or acoustic", "ROLE"),
-    Setting("host", ("up", "api"), "127.0.0.1", "address to listen at; 0.0.0.0 for all", "ADDRESS"),
-    Setting("port", ("up", "api", "health"), 8000, "port to listen at; 0 takes a free one", "PORT", _port),
+    Setting("host", ("up", "api", "doctor"), "127.0.0.1", "address to listen at; 0.0.0.0 for all", "ADDRESS"),
+    Setting("port", ("up", "api", "health", "doctor"), 8000, "port to listen at; 0 takes a free one", "PORT", _port),
     Setting(
         "api_keys",
         ("up", "api"),
@@ -242,7 +266,7 @@ SETTINGS = (
     Setting("log_level", ROLES, "info", "debug, info, warning or error", "LEVEL", _level),
     Setting(
         "home",
-        ("up", "demo", "bench"),
+        ("up", "demo", "bench", "doctor"),
         Path("~/.cache/songline"),
         "where `up` keeps the checkpoint that it makes",
         "DIR",
@@ -250,32 +274,42 @@ SETTINGS = (
     ),
     Setting("url", CLIENTS, "http://127.0.0.1:8000", "the api's address", "URL", _url),
     Setting("api_key", CLIENTS, None, "the key sent to the api, where it asks for one", "KEY", _key, secret=True),
-    Setting("lyrics", ("submit", "bench", "demo"), None, "file of the song's lyrics, - for standard input", "FILE"),
-    Setting("caption", ("submit", "bench", "demo"), None, "what the song is to sound like", "TEXT"),
+    Setting(
+        "lyrics", ("sing", "submit", "bench", "demo"), None, "file of the song's lyrics, - for standard input", "FILE"
+    ),
+    Setting("caption", ("sing", "submit", "bench", "demo"), None, "what the song is to sound like", "TEXT"),
     Setting(
         "seed",
-        ("submit", "bench", "demo", "make-checkpoint"),
+        (*SENDERS, "bench", "demo", "make-checkpoint"),
         None,
-        "the random seed: the same one gives the same bytes. `submit` lets the server draw one; else 0",
+        "the random seed: the same one gives the same bytes. `bench`, `demo` and `make-checkpoint` take 0 where "
+        "none is given, else the server draws one",
         "N",
         _natural,
     ),
     Setting(
         "frames",
-        ("submit", "bench", "demo"),
+        (*SENDERS, "bench", "demo"),
         None,
-        "the most frames that the song may have, 25 a second",
+        "the most frames that the sound may have: 25 a second of a song, 12.5 of speech",
         "N",
         _positive,
     ),
     Setting(
         "out",
-        ("submit", "follow", "demo"),
+        (*HEARERS, "demo"),
         None,
-        "WAV file to write as the sound comes; `demo` writes song.wav",
+        "file to write as the sound comes, - for standard output. Without it `say` and `sing` play, or where there is "
+        "no player write JOB.wav; `demo` writes song.wav",
         "FILE",
         Path,
+        short="-o",
     ),
+    Setting("format", HEARERS, "wav", "wav, or pcm: raw interleaved 16-bit little-endian samples", "NAME"),
+    Setting("play", HEARERS, None, "play the sound as it comes: ffplay, aplay, paplay or afplay", parse=_boolean),
+    Setting("voice", ("say",), None, "whose voice, for models that have voices or clone yours", "NAME"),
+    Setting("instructions", ("say",), None, "how it is to be said, for models that take it", "TEXT"),
+    Setting("language", ("say",), None, "the text's language, for models that ask", "NAME"),
     Setting("detach", ("submit",), False, "print the job's id and leave; the job goes on", parse=_boolean),
     Setting("status", ("jobs",), None, "list only jobs of this status", "STATUS"),
     Setting("limit", ("jobs",), 20, "the most jobs to list", "N", _positive),
@@ -286,11 +320,22 @@ SETTINGS = (
     Setting("via", ("bench",), "speech", "speech: POST /v1/audio/speech; jobs: POST /v1/jobs and its stream", "WAY"),
     Setting("timeout", ("bench",), 600.0, "seconds after which a request counts as failed", "S", _seconds),
     Setting("json", ("bench",), None, "write the report to this file", "FILE", Path),
+    Setting(
+        "as_json",
+        (*HEARERS, "cancel", "show", "jobs", "verify", "models", "doctor"),
+        False,
+        "print the result as JSON",
+        parse=_boolean,
+        written="--json",
+    ),
     Setting("compare", ("bench",), None, "an earlier report, to be shown beside this one", "FILE", Path),
     Setting("serve", ("bench",), False, "run a server of its own for the time of the bench", parse=_boolean),
     Setting(
-        "size", ("make-checkpoint",), "tiny",
-        "tiny runs on any machine. Music also: true; speech: 0.6b, 1.7b, and -design or -base after it; tiny-8", "SIZE",
+        "size",
+        ("make-checkpoint",),
+        "tiny",
+        "tiny runs on any machine. Music also: true; speech: 0.6b, 1.7b, and -design or -base after it; tiny-8",
+        "SIZE",
     ),
 )
 
@@ -311,13 +356,14 @@ def of(command: str) -> list[Setting]:
 def add_flags(parser: argparse.ArgumentParser, command: str) -> None:
     """Give a command's parser its flags. They have no defaults here, so that `resolve` sees which were given."""
     for setting in of(command):
-        text = f"{setting.help} [{setting.variable}{'' if setting.default is None else f'; {shown(setting)}'}]"
+        default = setting.default_of(command)
+        text = f"{setting.help} [{setting.variable}{'' if default is None else f'; {shown(default)}'}]"
         text = text.replace("%", "%%")
         if setting.switch:
-            parser.add_argument(setting.flag, dest=setting.name, action=argparse.BooleanOptionalAction, help=text)
+            parser.add_argument(*setting.flags, dest=setting.name, action=argparse.BooleanOptionalAction, help=text)
         else:
             parser.add_argument(
-                setting.flag, dest=setting.name, type=_argument(setting), metavar=setting.metavar, help=text
+                *setting.flags, dest=setting.name, type=_argument(setting), metavar=setting.metavar, help=text
             )
 
 
@@ -326,14 +372,14 @@ def resolve(command: str, given: argparse.Namespace, environ: Mapping[str, str] 
     resolved = argparse.Namespace(**vars(given))
     for setting in of(command):
         if getattr(given, setting.name) is None:
-            setattr(resolved, setting.name, _from_environment(setting, environ))
+            setattr(resolved, setting.name, _from_environment(setting, command, environ))
     return resolved
 
 
-def _from_environment(setting: Setting, environ: Mapping[str, str]) -> Any:
+def _from_environment(setting: Setting, command: str, environ: Mapping[str, str]) -> Any:
     text = environ.get(setting.variable, "")
     if not text:
-        return setting.default
+        return setting.default_of(command)
     try:
         return setting.parse(text)
     except ValueError as error:
@@ -350,9 +396,8 @@ def _argument(setting: Setting) -> Callable[[str], Any]:
     return parse
 
 
-def shown(setting: Setting) -> str:
+def shown(value: Any) -> str:
     """A default as people write it on the command line."""
-    value = setting.default
     if isinstance(value, list):
         return ",".join(map(str, value))
     if isinstance(value, bool):
@@ -371,9 +416,10 @@ def page() -> str:
         "| --- | --- | --- | --- | --- |",
     ]
     for setting in SETTINGS:
-        default = "" if setting.default is None else f"`{shown(setting)}`"
+        default = "" if setting.default is None else f"`{shown(setting.default)}`"
+        default += "".join(f"; {command}: `{shown(value)}`" for command, value in setting.elsewhere.items())
         commands = ", ".join(setting.commands)
-        flag = f"{setting.flag} {setting.metavar}".strip()
+        flag = f"{', '.join(setting.flags)} {setting.metavar}".strip()
         lines.append(f"| `{flag}` | `{setting.variable}` | {default} | {commands} | {setting.help} |")
     return "\n".join(lines) + "\n"
 

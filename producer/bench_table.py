@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from producer.columns import columns
+
 _HEADINGS = (
     "load", "ok", "failed", "audio s/s", "first p50", "p95", "p99", "end p50", "p95", "p99", "gap", "underrun", "p95",
     "streams",
@@ -25,7 +27,7 @@ def level_name(level: dict[str, Any]) -> str:
 
 def table(levels: Sequence[dict[str, Any]]) -> str:
     """One line a level; times in seconds."""
-    return _columns([_HEADINGS, *(_row(level) for level in levels)])
+    return columns([_HEADINGS, *(_row(level) for level in levels)], numbers=True)
 
 
 def errors(levels: Sequence[dict[str, Any]]) -> str:
@@ -56,7 +58,7 @@ def comparison(now: dict[str, Any], before: dict[str, Any]) -> str:
     ]
     same_request = now["body"] == before["body"]
     verdict = _verdict(songs) if same_request else "the two reports asked for different songs: bytes are not compared"
-    return f"{_columns(rows)}\n{verdict}"
+    return f"{columns(rows, numbers=True)}\n{verdict}"
 
 
 def _verdict(songs: Sequence[tuple[int, str | None]]) -> str:
@@ -87,14 +89,3 @@ def _change(before: float | None, now: float | None) -> str:
     if not before or now is None:
         return f"{_seconds(before)} → {_seconds(now)}"
     return f"{_seconds(before)} → {_seconds(now)} ({now / before - 1:+.0%})"
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    )

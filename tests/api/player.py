@@ -71,11 +71,12 @@ class Player:
         status, *rest = self._run(log.append(payload, job=self.job, by="player", **options))
         assert status == "ok", (payload.type, status, rest)
 
-    def admit(self, seed: int) -> None:
+    def admit(self, seed: int, profile: str = "p") -> None:
         self.seed = seed
         for role in keys.ROLES:
             self._append(
-                JobAdmitted(role=role, worker="player", attempt=1, rows=2, profile="p", token=f"t-{role}"), token="t"
+                JobAdmitted(role=role, worker="player", attempt=1, rows=2, profile=profile, token=f"t-{role}"),
+                token="t",
             )
 
     def sound(self, windows: int = 1, *, last: bool = False) -> None:

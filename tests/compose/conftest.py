@@ -34,10 +34,10 @@ def tiny(tmp_path_factory):
 http = httpx.Client(timeout=PATIENCE_S)
 
 
-def songline(*argv, **options):
+def songline(*argv, binary=False, **options):
     """Start the command; `wait()` or `communicate()` for its end."""
     command = [sys.executable, "-m", "compose.cli", *map(str, argv)]
-    return subprocess.Popen(command, text=True, preexec_fn=_heed_interrupts, **options)
+    return subprocess.Popen(command, text=not binary, preexec_fn=_heed_interrupts, **options)
 
 
 def _heed_interrupts() -> None:

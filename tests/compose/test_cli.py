@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -255,9 +256,25 @@ def test_health_is_that_of_this_hosts_workers_by_the_brokers_clock(at_ms, worker
     assert ends(capsys, "health", "--role", "talker", "--name", "mine")[0] == int("mine" not in workers)
 
 
+@pytest.mark.parametrize("letters", [1, 1_000_000], ids=["little", "much"])
+def test_who_does_not_read_on_is_told_nothing(letters):
+    script = (
+        "import sys, compose.checkpoint; from compose.cli import main; "
+        f"compose.checkpoint.list_families = lambda args: print('x' * {letters}); sys.stdin.read(); "
+        "sys.exit(main(['models']))"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    process = subprocess.Popen([sys.executable, "-c", script], env=buffered, **pipes)
+    process.stdout.close()
+    process.stdin.close()
+    assert (process.wait(PATIENCE_S), process.stderr.read()) == (1, b"")
+
+
 def test_clients_do_without_torch():
     check = (
-        "import sys, compose.cli, compose.client, compose.benching, compose.health; assert 'torch' not in sys.modules"
+        "import sys, compose.cli, compose.speaking, compose.timeline, compose.verification, compose.benching, "
+        "compose.health; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", check], check=True)
 

@@ -1,10 +1,13 @@
 """One table of settings: flags, environment, defaults, help and documentation agree."""
 
 import argparse
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 
+from compose import trouble
 from compose.cli import COMMANDS, main, parser
 from compose.settings import SETTINGS, BadSetting, of, page, resolve
 
@@ -102,6 +105,43 @@ def test_help_names_every_flag_and_variable(command, capsys):
     for setting in of(command):
         assert setting.flag in text
         assert setting.variable in text
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=[command.name for command in COMMANDS])
+def test_help_has_examples_that_can_be_typed(command, capsys):
+    with pytest.raises(SystemExit):
+        parser().parse_args([command.name, "--help"])
+    told = capsys.readouterr().out
+    assert command.examples
+    for example in command.examples:
+        assert f"\n  {example}\n" in told
+        typed = re.split(r" [|<] ", example)[0]
+        program, *argv = shlex.split(typed)
+        given = parser().parse_args(argv)
+        assert (program, given.command) == ("songline", command.name)
+        resolve(command.name, given, {})
+
+
+def test_help_tells_every_exit_code(capsys):
+    with pytest.raises(SystemExit):
+        parser().parse_args(["say", "--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    codes = {value for name, value in vars(trouble).items() if name.isupper()}
+    assert len(codes) == 7
+    for code in codes:
+        assert re.search(rf"[ ,]{code} [a-z]", told), code
+
+
+def test_a_command_may_have_a_default_of_its_own():
+    assert settings_of("say").model == "qwen3_tts"
+    assert settings_of("sing").model == "minimax_music3"
+    assert settings_of("say", SONGLINE_MODEL="other").model == "other"
+
+
+def test_a_flag_may_be_written_in_two_ways_or_otherwise_than_it_is_named():
+    assert settings_of("say", "-o", "f.wav").out == settings_of("say", "--out", "f.wav").out == Path("f.wav")
+    assert settings_of("jobs", "--json").as_json is True
+    assert settings_of("bench", "--json", "f").json == Path("f")
 
 
 def test_the_documentation_is_made_from_the_table():

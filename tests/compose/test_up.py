@@ -64,7 +64,7 @@ def test_a_song_is_sung_and_saved(url, tmp_path):
 def test_jobs_and_show(url):
     job = submitted(url, seed=1)
     assert job in run("jobs", url=url)[1]
-    state = json.loads(run("show", job, url=url)[1])
+    state = json.loads(run("show", job, "--json", url=url)[1])
     assert (state["id"], state["seed"]) == (job, 1)
     assert run("show", "job_none", url=url)[0] == 1
 

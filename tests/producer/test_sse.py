@@ -1,10 +1,11 @@
 """Server-sent events, as the api writes them."""
 
-from compose.sse import Message, messages
+from producer.sse import Message, Reader
 
 
 def read(text):
-    return list(messages(text.split("\n")))
+    reader = Reader()
+    return [message for line in text.split("\n") if (message := reader.line(line)) is not None]
 
 
 def test_messages_are_read():
@@ -24,7 +25,3 @@ def test_lines_of_one_message_are_joined_and_the_id_stays():
 
 def test_a_message_cut_short_is_dropped():
     assert read("data: whole\n\nevent: audio.chunk\ndata: half") == [Message("message", "whole", None)]
-
-
-def test_pcm():
-    assert Message("audio.chunk", '{"audio":"AAH/"}', "0").pcm() == b"\x00\x01\xff"
