@@ -312,7 +312,7 @@ class Ownership:
         pipeline.time().sismember(keys.DRAINING, self.worker)
         now, draining = pipeline.execute()
         self._draining = bool(draining)
-        held = self.leases.held()
+        held, clock = self.leases.held(), time.monotonic()
         beat = Heartbeat(
             worker=self.worker,
             role=self.role,
@@ -321,7 +321,7 @@ class Ownership:
             at=broker_ms(now),
             slots=self.slots,
             held=len(held),
-            oldest_s=time.monotonic() - min((lease.taken_at for lease in held), default=time.monotonic()),
+            oldest_s=max((clock - lease.taken_at for lease in held), default=0.0),
             draining=self._draining,
             counts=dict(self.counts),
         )
