@@ -76,4 +76,4 @@ def opened(out: Path | None, format_: str, *, play: bool | None, rate: int, chan
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise Trouble(f"cannot write {out}: {error.strerror}", FAILED) from error
+            raise Trouble(f"the sound cannot be put out: {error}", FAILED) from error

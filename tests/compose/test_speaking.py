@@ -251,3 +251,10 @@ def test_a_pipe_that_nobody_reads_any_more_ends_the_job(music, here):
     job = told.split()[0]
     assert json.loads(run("show", job, "--json", url=music)[1])["status"] == "cancelled"
     assert "Traceback" not in told and "Exception ignored" not in told
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_a_full_disk_is_told_in_a_sentence():
+    with pytest.raises(Trouble, match="No space left"):
+        with opened(Path("/dev/full"), "pcm", play=False, rate=24_000, channels=1) as (outlet,):
+            outlet.write(b"\0" * 1_000_000)
