@@ -85,12 +85,21 @@ def _keys(text: str) -> list[str]:
 
 
 def _hosts(text: str) -> list[str]:
-    from api.reference_hosts import parsed  # by those who allow hosts
+    from api.allowed_hosts import parsed  # by those who allow hosts
 
     hosts = [part.strip() for part in text.split(",") if part.strip()]
     for host in hosts:
         parsed(host)
     return hosts
+
+
+def _secrets(text: str) -> list[str]:
+    from api.signatures import signing_key  # by those who have webhooks
+
+    secrets = [part.strip() for part in text.split(",") if part.strip()]
+    for secret in secrets:
+        signing_key(secret)
+    return secrets
 
 
 def _numbers(text: str) -> list[int]:
@@ -232,6 +241,25 @@ SETTINGS = (
         _hosts,
     ),
     Setting(
+        "webhook_hosts",
+        ("up", "api"),
+        None,
+        "hosts that may be told of a job's end, where a request names a `webhook`: as `--reference-hosts` has them. "
+        "Nobody is told where none is given",
+        "HOSTS",
+        _hosts,
+    ),
+    Setting(
+        "webhook_secret",
+        ("up", "api"),
+        None,
+        "signs what webhooks are sent: `whsec_` and base64, or any other text as it is; several, separated by commas, "
+        "sign each, so that one can take another's place",
+        "SECRET",
+        _secrets,
+        secret=True,
+    ),
+    Setting(
         "grace",
         ("up", "api"),
         25.0,
@@ -289,8 +317,11 @@ SETTINGS = (
     Setting("compare", ("bench",), None, "an earlier report, to be shown beside this one", "FILE", Path),
     Setting("serve", ("bench",), False, "run a server of its own for the time of the bench", parse=_boolean),
     Setting(
-        "size", ("make-checkpoint",), "tiny",
-        "tiny runs on any machine. Music also: true; speech: 0.6b, 1.7b, and -design or -base after it; tiny-8", "SIZE",
+        "size",
+        ("make-checkpoint",),
+        "tiny",
+        "tiny runs on any machine. Music also: true; speech: 0.6b, 1.7b, and -design or -base after it; tiny-8",
+        "SIZE",
     ),
 )
 
