@@ -97,7 +97,7 @@ def _secrets(text: str) -> list[str]:
     from api.signatures import signing_key  # by those who have webhooks
 
     secrets = [part.strip() for part in text.split(",") if part.strip()]
-    for secret in secrets:
+    for secret in secrets or [""]:
         signing_key(secret)
     return secrets
 
