@@ -17,6 +17,7 @@ from api import allowed_hosts
 from api.app import create_app
 from api.settings import ApiSettings, WebhookSettings
 from broker_schemas import keys, log
+from broker_schemas.codec import digest
 from tests.api.conftest import serving
 from tests.api.player import HumContract
 from tests.api.test_errors import shaped
@@ -156,7 +157,7 @@ async def test_the_speech_route_takes_it(real_broker):
         fields = {"model": "hum", "input": "la", "response_format": "pcm", "webhook": receiver.url}
         speaking = asyncio.create_task(api.http.post("/v1/audio/speech", json=fields))
         [job] = await until(lambda: owed(real_broker))
-        await until(lambda: real_broker.client().exists(keys.log(job)))
+        await until(lambda: real_broker.client().zscore(keys.jobs("anonymous"), job))  # all that points to it is there
         api.player({"id": job}).play(5, 1)
         assert (await speaking).status_code == 200
         await settled(real_broker)
@@ -195,6 +196,26 @@ async def test_a_receiver_that_does_not_answer_is_let_go(real_broker):
         await until(lambda: outcomes(api, "failed"))
         receiver.answers.set()
         await settled(real_broker)
+
+
+async def test_a_receiver_that_dribbles_is_let_go(real_broker):
+    async def dribble(reader, writer):
+        try:
+            writer.write(b"HTTP/1.1 200 OK\r\n")
+            while True:
+                writer.write(b"A: b\r\n")
+                await writer.drain()
+                await asyncio.sleep(0.01)
+        except ConnectionError:
+            pass
+
+    server = await asyncio.start_server(dribble, "127.0.0.1", 0)
+    async with server:
+        host = f"localhost:{server.sockets[0].getsockname()[1]}"
+        async with serving(real_broker, webhooks=telling(host, timeout_s=0.3, pauses_s=(NEVER_S,))) as api:
+            await api.played(webhook=f"http://{host}/")
+            await until(lambda: outcomes(api, "failed"))
+            server.close()
 
 
 async def test_it_is_given_up_in_the_end(real_broker, caplog):
@@ -304,6 +325,16 @@ async def test_a_process_claims_no_more_than_it_can_send(real_broker):
         assert len({message["data"]["id"] for message in receiver.messages}) == 3
 
 
+async def test_a_claim_takes_no_more_than_was_asked_for(broker):
+    async with told(broker, look_every_s=NEVER_S) as (api, receiver):
+        for _ in range(3):
+            await api.played(1, webhook=receiver.url)
+        taken = [
+            len((await api.service.run(log.claim_webhooks(["hum"], ttl_ms=60_000, most=2)))[1:]) // 2 for _ in range(3)
+        ]
+        assert taken == [2, 1, 0]
+
+
 async def test_it_outlives_all_apis_and_the_job(real_broker):
     async with told(real_broker, *[500] * 9, pauses_s=(0.5,) * 100, claim_s=0.5) as (api, receiver):
         job = await api.submit(webhook=receiver.url)
@@ -328,6 +359,10 @@ async def test_an_idempotency_key_that_comes_again_tells_nothing_twice(real_brok
         await settled(real_broker)
         assert (await api.http.post("/v1/jobs", json=body, headers=key)).status_code == 200
         assert owed(real_broker) == [] and len(receiver.heard) == 1
+        producer = await api.service.producer()
+        request = (await producer.jobs.state(job["id"])).request
+        again = await producer.submit(request, reserve_bytes=1, body=digest(body), idempotency_key="k")
+        assert not again.created and owed(real_broker) == []
     async with serving(real_broker) as api:  # where nobody may be told at all
         assert (await api.http.post("/v1/jobs", json=body, headers=key)).status_code == 200
 
