@@ -29,7 +29,7 @@ The same model, input, parameters and seed give the same bytes.
 
 
 def create_app(broker: Broker, contracts: Mapping[str, Contract], settings: ApiSettings) -> FastAPI:
-    """The api over a broker. Raises ValueError where the settings' API keys cannot be taken."""
+    """The api over a broker. Raises ValueError where the settings' API keys, hosts or secrets cannot be taken."""
     service = Service(broker, contracts, settings)
 
     @asynccontextmanager

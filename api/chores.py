@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from api.errors import broker_cannot
 from api.metrics import count_final_jobs
 from api.service import Service
+from api.webhooks import deliver_webhooks
 
 _log = logging.getLogger(__name__)
 COUNT_EVERY_S = 1.0
@@ -17,7 +18,9 @@ TIDY_EVERY_S = 10.0
 
 def start_chores(service: Service) -> list[asyncio.Task]:
     """They run until they are cancelled, whatever goes wrong in between."""
-    chores = ((COUNT_EVERY_S, count_final_jobs), (TIDY_EVERY_S, forget_gone_files))
+    chores = [(COUNT_EVERY_S, count_final_jobs), (TIDY_EVERY_S, forget_gone_files)]
+    if service.webhooks.hosts:
+        chores.append((service.settings.webhooks.look_every_s, deliver_webhooks))
     return [asyncio.create_task(_repeat(every_s, chore, service)) for every_s, chore in chores]
 
 

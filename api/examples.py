@@ -51,6 +51,12 @@ def _body(*, stream_note: str, response_format: str) -> dict[str, Any]:
         "deadline_s": {"type": "number", "description": "Seconds until the job fails if it is not final by then."},
         "user": {"type": "string", "maxLength": 512},
         "metadata": {"type": "object", "additionalProperties": {"type": "string"}, "maxProperties": 16},
+        "webhook": {
+            "type": "string", "format": "uri", "maxLength": 2048, "example": "https://example.com/songline",
+            "description": "Is sent the job by POST once it is completed, failed or cancelled: "
+            '{"type": "job.completed", "timestamp": …, "data": {the job}}, signed as Standard Webhooks has it. '
+            "Its host must be one that the operator allows.",
+        },
     }  # fmt: skip
     schema = {
         "type": "object",
@@ -85,6 +91,7 @@ JOB = {
     "response_format": None,
     "user": None,
     "metadata": None,
+    "webhook": None,
     "traceparent": None,
     "queue_position": None,
     "frames": 300,

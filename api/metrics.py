@@ -60,6 +60,9 @@ class Metrics:
         self.refusals = self._counter("refusals", "Requests refused before they became jobs", "field", "code")
         self.jobs = self._counter("jobs", "Jobs accepted here that are final", "model", "status")
         self.loops = self._counter("loops", "Jobs accepted here whose model was caught in a loop, and cut off", "model")
+        self.webhooks = self._counter(
+            "webhooks", "Attempts to tell a job's end: delivered, failed (tried again later), given_up", "outcome"
+        )
         self.bytes_out = self._counter(
             "stream_bytes", "Bytes of sound sent to clients: of PCM or a file, without the events around it", "kind"
         )

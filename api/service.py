@@ -18,6 +18,7 @@ from api.errors import ApiError, expired_job, unknown_job, unknown_model
 from api.metrics import Metrics
 from api.reference_hosts import ReferenceHosts
 from api.settings import ApiSettings
+from api.webhooks import Webhooks
 from broker_schemas.connection import Broker
 from broker_schemas.contract import Contract
 from broker_schemas.job import JobState
@@ -42,6 +43,7 @@ class Service:
             max_bytes=settings.voices.recording.max_bytes,
             timeout_s=settings.reference_timeout_s,
         )
+        self.webhooks = Webhooks(settings.webhooks)
         self.stopping = asyncio.Event()  # set when the process is about to leave: streams end, jobs go on
         self.started_at = int(time.time())
         self.accepted: set[str] = set()  # live jobs that this process accepted
@@ -71,6 +73,7 @@ class Service:
     async def close(self) -> None:
         self.files.close()
         await self.reference_hosts.close()
+        await self.webhooks.close()
         if self._client is not None:
             await self._client.aclose()
 

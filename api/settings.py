@@ -25,6 +25,25 @@ class VoiceLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class WebhookSettings:
+    """Where the end of jobs may be told, and how. Times in seconds.
+
+    hosts: `host` or `host:port`; none at all switches webhooks off.
+    secrets: each signs what is sent.
+    pauses_s: after each attempt that failed; after one more, the webhook is given up.
+    claim_s: how long one process has for an attempt before another may take over; longer than `timeout_s`.
+    """
+
+    hosts: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    pauses_s: tuple[float, ...] = (5, 15, 60, 180, 420, 900, 1800)
+    timeout_s: float = 10.0
+    claim_s: float = 30.0
+    look_every_s: float = 1.0
+    at_once: int = 32  # attempts of one process under way
+
+
+@dataclass(frozen=True, slots=True)
 class ApiSettings:
     """Times in seconds, sizes in bytes.
 
@@ -44,5 +63,6 @@ class ApiSettings:
     voices: VoiceLimits = field(default_factory=VoiceLimits)
     reference_hosts: tuple[str, ...] = ()
     reference_timeout_s: float = 10.0  # of a fetch
+    webhooks: WebhookSettings = field(default_factory=WebhookSettings)
     files_bytes: int = 1 << 30  # encoded files kept on disk
     name: str = field(default_factory=lambda: f"api-{socket.gethostname()}-{os.getpid()}")

@@ -24,11 +24,12 @@ from broker_schemas.events import JobRequested
 from producer.submit import Submitted
 
 _COMMON = frozenset({"model", "input", "seed"})
-_OWN = frozenset({"response_format", "stream", "stream_format", "deadline_s", "user", "metadata"})
+_OWN = frozenset({"response_format", "stream", "stream_format", "deadline_s", "user", "metadata", "webhook"})
 # Fields that OpenAI's clients may send to any model: what they may say is for the contract to judge.
 _OPENAI = frozenset({"voice", "instructions", "speed"})
 _STREAM_FORMATS = ("sse", "audio")
 _DRAWN_SEEDS = 1 << 53  # seeds are drawn below what JavaScript's numbers hold exactly
+_WEBHOOK_LENGTH = 2048
 _DRAINED = 32 << 20  # bytes that are read of a body that is too large, as a client hears nothing while it sends
 _IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
@@ -50,6 +51,7 @@ class Ask:
     streamed: str | None
     user: str | None
     metadata: dict[str, str] | None
+    webhook: str | None
 
     def requested(self, order: Order, voice: str | None, owner: str, trace: str | None) -> JobRequested:
         """The job that it becomes; `voice` is the uploaded one that is cloned."""
@@ -58,6 +60,7 @@ class Ask:
             "user": self.user,
             "metadata": self.metadata,
             "voice": voice or None,
+            "webhook": self.webhook,
         }
         return JobRequested(
             model=self.model,
@@ -81,6 +84,8 @@ async def submit(service: Service, request: Request, owner: str, *, route: str) 
         key = _idempotency_key(request)
         submitted = await _submitted_before(service, owner, ask, key) if key else None
         if submitted is None:
+            if ask.webhook is not None:
+                await service.webhooks.check(ask.webhook)
             order, reference = await _order(service, owner, ask)
             producer = await service.producer()
             producer.check_size(order.reserve_bytes)
@@ -165,6 +170,7 @@ def _ask(service: Service, body: dict[str, Any]) -> Ask:
         "streamed": _streamed(given),
         "user": _text(given, "user", at_most=512),
         "metadata": _metadata(given),
+        "webhook": _text(given, "webhook", at_most=_WEBHOOK_LENGTH),
     }
     try:
         sent = digest(body)

@@ -28,6 +28,7 @@ def job_view(state: JobState, contract: Contract | None) -> dict[str, Any]:
         "response_format": request.extra.get("response_format"),
         "user": request.extra.get("user"),
         "metadata": request.extra.get("metadata"),
+        "webhook": request.extra.get("webhook"),
         "traceparent": request.traceparent,
         "frames": state.frames,
         "chunks": state.chunks,

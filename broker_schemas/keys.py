@@ -17,6 +17,11 @@ RESERVED = "{sl:live}:reserved"  # hash: job id -> "<owner>\n<model>\n<bytes>"; 
 EXPIRING = "{sl:live}:expiring"  # zset: "<owner>/<job id>" of final jobs -> when their keys go (ms)
 RETIREMENTS = "{sl:live}:retirements"  # list: when the newest final jobs left the live set (ms)
 
+# Jobs whose end is to be told, in the slot of the live set: who is in it has not ended.
+WEBHOOKS = "{sl:live}:webhooks"  # zset: job id -> when it is to be told next, or its claim lapses (ms)
+WEBHOOKS_OWED = "{sl:live}:webhooks:owed"  # hash: job id -> "<attempts>\n<model>"
+WEBHOOK_MESSAGES = "{sl:live}:webhooks:messages"  # hash: job id -> what could not be told yet (MessagePack)
+
 # Signals, all in one slot so that a worker waits for all of its own in one read.
 TOMBSTONES = "sl:tombstones"  # stream, capped: ids of jobs that ended before they were done
 TOMBSTONES_KEPT = 10_000

@@ -30,7 +30,7 @@ from broker_schemas.events import (
 
 _SOURCES = {
     name: (Path(__file__).parent / f"{name}.lua").read_text()
-    for name in ("append_if", "lease", "pointer", "reserve", "sent_recording", "artefacts")
+    for name in ("append_if", "lease", "pointer", "reserve", "sent_recording", "artefacts", "webhooks")
 }
 
 
@@ -293,6 +293,39 @@ def retire(job: str, *, model: str, owner: str, ttl_ms: int, bytes_: int) -> lis
         drop_pointer(keys.ready(model), job, keys.ACOUSTIC),
         Call("reserve", _BUDGET, ["retire", job, ttl_ms, bytes_, owner, model]),
     ]
+
+
+# --- webhooks --------------------------------------------------------------------------------------------------------
+
+_WEBHOOKS = [keys.LIVE, keys.WEBHOOKS, keys.WEBHOOKS_OWED, keys.WEBHOOK_MESSAGES]
+
+
+def owe_webhook(job: str, model: str) -> Call:
+    """The job's end is to be told. Sent before the job is accepted, while it is in the live set."""
+    return Call("webhooks", _WEBHOOKS, ["owe", job, model])
+
+
+def claim_webhooks(models: Sequence[str], *, ttl_ms: int, most: int) -> Call:
+    """Take what is due of jobs that are final; the reply is [claimed, job, attempt, job, attempt, …].
+
+    `claimed` is when the claim lapses (ms), and names it in what is said of these jobs next.
+    """
+    return Call("webhooks", _WEBHOOKS, ["claim", ttl_ms, most, *models])
+
+
+def tell_again(job: str, *, claimed: int, pause_ms: int, message: bytes = b"") -> Call:
+    """Once more after a pause; `message` is kept for it, as the job's keys may go before."""
+    return Call("webhooks", _WEBHOOKS, ["again", job, claimed, pause_ms, message])
+
+
+def end_webhook(job: str, *, claimed: int) -> Call:
+    """The job's end was told, or is told no more."""
+    return Call("webhooks", _WEBHOOKS, ["done", job, claimed])
+
+
+def drop_webhook(job: str) -> Call:
+    """The job is forgotten, whoever has a claim."""
+    return Call("webhooks", _WEBHOOKS, ["drop", job])
 
 
 # --- recordings -----------------------------------------------------------------------------------------------------

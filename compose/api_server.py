@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from api.app import create_app
 from api.server import Server, config
-from api.settings import ApiSettings
+from api.settings import ApiSettings, WebhookSettings
 from broker_schemas.connection import Broker
 from compose.checkpoint import family_named
 from compose.trouble import NO_CHECKPOINT, USAGE, Trouble
@@ -48,4 +48,5 @@ def _api_settings(args: argparse.Namespace) -> ApiSettings:
         limits=Limits(max_jobs=args.max_jobs, max_bytes=args.max_bytes, ttl_s=args.ttl),
         deadline_s=args.deadline,
         reference_hosts=tuple(args.reference_hosts or ()),
+        webhooks=WebhookSettings(hosts=tuple(args.webhook_hosts or ()), secrets=tuple(args.webhook_secret or ())),
     )

@@ -87,12 +87,21 @@ def _keys(text: str) -> list[str]:
 
 
 def _hosts(text: str) -> list[str]:
-    from api.reference_hosts import parsed  # by those who allow hosts
+    from api.allowed_hosts import parsed  # by those who allow hosts
 
     hosts = [part.strip() for part in text.split(",") if part.strip()]
     for host in hosts:
         parsed(host)
     return hosts
+
+
+def _secrets(text: str) -> list[str]:
+    from api.signatures import signing_key  # by those who have webhooks
+
+    secrets = [part.strip() for part in text.split(",") if part.strip()]
+    for secret in secrets or [""]:
+        signing_key(secret)
+    return secrets
 
 
 def _numbers(text: str) -> list[int]:
@@ -254,6 +263,25 @@ SETTINGS = (
         "separated by commas; a private address must be listed beside its name. Nothing is fetched where none is given",
         "HOSTS",
         _hosts,
+    ),
+    Setting(
+        "webhook_hosts",
+        ("up", "api"),
+        None,
+        "hosts that may be told of a job's end, where a request names a `webhook`: as `--reference-hosts` has them. "
+        "Nobody is told where none is given",
+        "HOSTS",
+        _hosts,
+    ),
+    Setting(
+        "webhook_secret",
+        ("up", "api"),
+        None,
+        "signs what webhooks are sent: `whsec_` and base64, or any other text as it is; several, separated by commas, "
+        "sign each, so that one can take another's place",
+        "SECRET",
+        _secrets,
+        secret=True,
     ),
     Setting(
         "grace",

@@ -123,6 +123,8 @@ class Producer:
         existed = idempotency_key is not None and await self.client.exists(keys.log(job))
         if not existed:
             await self._reserve(job, request, reserve_bytes)
+            if request.extra.get("webhook"):
+                await self._run(log.owe_webhook(job, request.model))
         call = log.append(request, job=job, by=self.name, same_as=digest(body))
         status, *_ = await self._run(call)
         if status == "conflict":
@@ -212,7 +214,7 @@ class Producer:
             await self.cancel(job, by_whom=by_whom)
         await self.client.delete(*keys.job_keys(job))
         await self.client.zrem(keys.jobs(owner), job)
-        await self._run(log.give_back(job, owner))
+        await self._run.all([log.give_back(job, owner), log.drop_webhook(job)])
         self.jobs.forget(job)
 
     async def _retry_after(self, *, missing_bytes: int) -> int:

@@ -9,6 +9,7 @@ import api.page
 from tests.api.conftest import serving
 
 FOLDER = Path(api.page.__file__).parent
+DOCUMENTS = {"/": "index.html", "/pipeline": "pipeline.html"}
 
 
 async def test_the_page_is_at_the_root_and_needs_no_key(redis_api, real_broker):
@@ -21,8 +22,8 @@ async def test_the_page_is_at_the_root_and_needs_no_key(redis_api, real_broker):
 
 
 async def test_all_that_the_page_names_is_there(redis_api):
-    """Whatever a document or module imports, and nothing that is no part of the page."""
-    wanted, seen = {"/"}, set()
+    """Whatever a document or module imports, and nothing that is no part of the pages."""
+    wanted, seen = set(DOCUMENTS), set()
     while wanted:
         path = wanted.pop()
         seen.add(path)
@@ -30,13 +31,13 @@ async def test_all_that_the_page_names_is_there(redis_api):
         assert answer.status_code == 200, path
         wanted |= {f"/page/{name}" for name in re.findall(r'"(?:/page|\.)/([\w.-]+)"', answer.text)} - seen
     parts = {path.name for path in FOLDER.iterdir() if path.suffix not in ("", ".py")}
-    assert seen == {"/"} | {f"/page/{name}" for name in parts - {"index.html"}}
+    assert seen == DOCUMENTS.keys() | {f"/page/{name}" for name in parts - set(DOCUMENTS.values())}
     for path in ("/page/__init__.py", "/page/none.js", "/page/..%2fapp.py", "/page/"):
         assert (await redis_api.http.get(path)).status_code == 404
 
 
 async def test_a_browser_loads_nothing_from_elsewhere(redis_api):
-    for path in ("/", "/page/main.js"):
+    for path in (*DOCUMENTS, "/page/main.js"):
         answer = await redis_api.http.get(path)
         policy = dict(part.strip().split(" ", 1) for part in answer.headers["content-security-policy"].split(";"))
         assert policy["default-src"] == "'none'"

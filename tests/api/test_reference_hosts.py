@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from api import reference_hosts
+from api import allowed_hosts
 from api.errors import ApiError
 from api.reference_hosts import ReferenceHosts
 from tests.api.conftest import serving
@@ -61,7 +61,7 @@ def names(monkeypatch):
     async def resolved(host, port):
         return [ipaddress.ip_address(address) for address in known[host]]
 
-    monkeypatch.setattr(reference_hosts, "_resolved", resolved)
+    monkeypatch.setattr(allowed_hosts, "_resolved", resolved)
     return known
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from api.settings import WebhookSettings
 from compose import trouble
+from compose.api_server import _api_settings
 from compose.cli import COMMANDS, main, parser
 from compose.settings import SETTINGS, BadSetting, of, page, resolve
 
@@ -44,9 +46,22 @@ def test_reference_hosts():
     assert not settings_of("api", SONGLINE_REFERENCE_HOSTS="").reference_hosts
 
 
-def test_a_key_is_not_shown_in_an_error():
+def test_webhooks():
+    settings = settings_of("up", SONGLINE_WEBHOOK_HOSTS="example.com", SONGLINE_WEBHOOK_SECRET="whsec_czNjcmV0, old")
+    assert (settings.webhook_hosts, settings.webhook_secret) == (["example.com"], ["whsec_czNjcmV0", "old"])
+    assert settings_of("up", SONGLINE_WEBHOOK_SECRET="").webhook_secret is None
+    assert _api_settings(settings).webhooks == WebhookSettings(
+        hosts=("example.com",), secrets=("whsec_czNjcmV0", "old")
+    )
+
+
+@pytest.mark.parametrize(
+    ("variable", "command", "text"),
+    [("SONGLINE_API_KEY", "jobs", "s3cret\n"), ("SONGLINE_WEBHOOK_SECRET", "api", "whsec_s3cret")],
+)
+def test_a_key_is_not_shown_in_an_error(variable, command, text):
     with pytest.raises(BadSetting) as refused:
-        settings_of("jobs", SONGLINE_API_KEY="s3cret\n")
+        settings_of(command, **{variable: text})
     assert "s3cret" not in str(refused.value)
 
 
@@ -67,6 +82,10 @@ def test_lists():
         ("bench", "SONGLINE_CONCURRENCY", "1,x", "from 1 on"),
         ("api", "SONGLINE_API_KEYS", " , ", "owner:key"),
         ("api", "SONGLINE_REFERENCE_HOSTS", "https://example.com", "without a scheme"),
+        ("api", "SONGLINE_WEBHOOK_HOSTS", "example.com/path", "without a scheme"),
+        ("api", "SONGLINE_WEBHOOK_SECRET", "whsec_?", "base64"),
+        ("api", "SONGLINE_WEBHOOK_SECRET", "whsec_", "empty"),
+        ("api", "SONGLINE_WEBHOOK_SECRET", ",", "empty"),
         ("jobs", "SONGLINE_URL", "http://[", "http://127"),
         ("jobs", "SONGLINE_URL", "http://a..b", "http://127"),
         ("jobs", "SONGLINE_URL", "http://a:99999", "http://127"),
