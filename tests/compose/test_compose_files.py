@@ -98,8 +98,8 @@ def test_without_it_no_gpu_is_asked_for():
 
 def test_the_version_is_one_everywhere():
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    images = {service["image"] for name in PARSED for service in PARSED[name]["services"].values() if "image" in service}
-    ours = {image for image in images if image.startswith("songline:")}
+    services = [service for parsed in PARSED.values() for service in parsed["services"].values()]
+    ours = {image for service in services if (image := service.get("image", "")).startswith("songline:")}
     assert ours == {f"songline:{version}", f"songline:{version}-vllm"}
     [image] = yaml.safe_load((ROOT / "compose/kubernetes/kustomization.yaml").read_text())["images"]
     assert image["newTag"] == version
