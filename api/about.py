@@ -45,10 +45,11 @@ async def ready(service: Serving) -> JSONResponse:
     """503 names what is missing: the broker, or a model's talker or acoustic worker."""
     try:
         async with asyncio.timeout(_PATIENCE_S):
-            workers = [(beat.model, beat.role) for beat in await live_workers(service.client())]
+            _, beats = await live_workers(service.client())
     except BROKER_AWAY as error:
         missing = [f"broker: {error or type(error).__name__}"]
         return JSONResponse({"status": "not ready", "broker": "away", "models": {}, "missing": missing}, 503)
+    workers = [(beat.model, beat.role) for beat in beats]
     counts = {model: {role: workers.count((model, role)) for role in keys.ROLES} for model in sorted(service.contracts)}
     missing = [f"{model}: no {role} worker" for model, roles in counts.items() for role, n in roles.items() if not n]
     if service.stopping.is_set():
@@ -65,7 +66,7 @@ async def metrics(service: Serving) -> Response:
     try:
         async with asyncio.timeout(_PATIENCE_S):
             gauges.live_jobs.set(await service.client().zcard(keys.LIVE))
-            gauges.workers.beats = await live_workers(service.client())
+            _, gauges.workers.beats = await live_workers(service.client())
             for name in service.contracts:
                 gauges.queue_depth.labels(name).set(await queue.depth(service.client(), name))
     except BROKER_AWAY:  # unknown now: better no figure than an old one

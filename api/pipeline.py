@@ -25,7 +25,7 @@ async def pipeline(service: Serving, owner: Owner) -> dict[str, Any]:
     that came later than their listener could play them (late).
     """
     client = service.client()
-    now_ms, beats = broker_ms(await client.time()), await live_workers(client)
+    now_ms, beats = await live_workers(client)
     models = sorted(service.contracts)
     waiting = await asyncio.gather(*(queue.depth(client, name) for name in models))
     ready = await asyncio.gather(*(client.xlen(keys.ready(name)) for name in models))
@@ -40,10 +40,10 @@ async def pipeline(service: Serving, owner: Owner) -> dict[str, Any]:
     }
 
 
-async def live_workers(client: Any) -> list[Heartbeat]:
-    """The workers whose heartbeat is fresh, by model, role and name."""
+async def live_workers(client: Any) -> tuple[int, list[Heartbeat]]:
+    """The broker's time in ms, and the workers whose heartbeat is fresh, by model, role and name."""
     now_ms = broker_ms(await client.time())
-    return living(await client.hgetall(keys.WORKERS), now_ms)
+    return now_ms, living(await client.hgetall(keys.WORKERS), now_ms)
 
 
 def _shown(beat: Heartbeat, now_ms: int) -> dict[str, Any]:

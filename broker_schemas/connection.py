@@ -27,6 +27,15 @@ _OPTIONS: dict[str, Any] = {
 }
 
 
+def _never_again() -> Retry:
+    """What is sent again after a broken connection is only ever sent by callers who know that it may be."""
+    return Retry(NoBackoff(), 0)
+
+
+def _some_times() -> AsyncRetry:
+    return AsyncRetry(ExponentialBackoff(cap=0.5, base=0.05), 3)
+
+
 class Broker(Protocol):
     """Where clients come from: a Redis server, or the one embedded in this process."""
 
@@ -49,8 +58,7 @@ class RedisBroker:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        # What is sent again after a broken connection is only ever sent by callers who know that it may be.
-        self._client = redis.Redis.from_url(url, retry=Retry(NoBackoff(), 0), **_OPTIONS)
+        self._client = redis.Redis.from_url(url, retry=_never_again(), **_OPTIONS)
         self._max_connections = 4096
 
     def client(self) -> redis.Redis:
@@ -58,8 +66,9 @@ class RedisBroker:
 
     def async_client(self) -> redis.asyncio.Redis:
         """A client for the running event loop; the caller closes it."""
-        retry = AsyncRetry(ExponentialBackoff(cap=0.5, base=0.05), 3)
-        return redis.asyncio.Redis.from_url(self.url, retry=retry, max_connections=self._max_connections, **_OPTIONS)
+        return redis.asyncio.Redis.from_url(
+            self.url, retry=_some_times(), max_connections=self._max_connections, **_OPTIONS
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +116,14 @@ class SentinelBroker:
     def __init__(self, url: str) -> None:
         self.url = url
         self._stated = SentinelUrl.parse(url)
-        self._client = self._master(redis.sentinel.Sentinel, Retry(NoBackoff(), 0))
+        self._client = self._master(redis.sentinel.Sentinel, _never_again())
 
     def client(self) -> redis.Redis:
         return self._client
 
     def async_client(self) -> redis.asyncio.Redis:
         """A client for the running event loop; the caller closes it."""
-        retry = AsyncRetry(ExponentialBackoff(cap=0.5, base=0.05), 3)
-        return self._master(redis.asyncio.sentinel.Sentinel, retry)
+        return self._master(redis.asyncio.sentinel.Sentinel, _some_times())
 
     def _master(self, sentinel: type, retry: Any) -> Any:
         stated = self._stated

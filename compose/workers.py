@@ -15,7 +15,7 @@ from compose.trouble import FAILED, Trouble
 def workers(args: argparse.Namespace) -> None:
     """List the workers that are alive."""
     client = connect(args.broker or LOCAL_REDIS).client()
-    alive = _alive(client)
+    alive = alive_workers(client)
     if not alive:
         raise Trouble("no worker is alive: start `songline talker` and `songline acoustic`", FAILED)
     width = max(len(beat.worker) for beat in alive)
@@ -44,12 +44,13 @@ def undrain(args: argparse.Namespace) -> None:
     print(f"{args.worker} takes jobs again")
 
 
-def _alive(client: redis.Redis) -> list[Heartbeat]:
+def alive_workers(client: redis.Redis) -> list[Heartbeat]:
+    """Whose heartbeat is fresh, by model, role and name."""
     return living(client.hgetall(keys.WORKERS), broker_ms(client.time()))
 
 
 def _named(client: redis.Redis, worker: str) -> Heartbeat:
-    alive = {beat.worker: beat for beat in _alive(client)}
+    alive = {beat.worker: beat for beat in alive_workers(client)}
     if worker not in alive:
         known = ", ".join(alive) or "none"
         raise Trouble(f"no worker {worker!r} is alive; there are: {known}", FAILED)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+
 import numpy as np
 
 from broker_schemas.events import JobRequested
@@ -44,3 +47,32 @@ def arrays(song: tuple[bytes, bytes, str | None]) -> tuple[np.ndarray, np.ndarra
     """Of what `sung` gives: codes (draws, 8) int16, and conditioning (frames, width) float32, one row fewer."""
     codes = np.frombuffer(song[0], np.int16).reshape(-1, 8)
     return codes, np.frombuffer(song[1], np.float32).reshape(len(codes) - 1, -1)
+
+
+def come_and_go(
+    runner, make: Callable[[int], FrameHistory], alone: dict[int, tuple[bytes, bytes, str | None]], seed: int
+) -> None:
+    """All jobs of `alone` in a random order, each held against itself alone, among passers-by who take slots and leave
+    in the middle, being prefilled or drawn; nobody is there afterwards.
+    """
+    rng = random.Random(seed)
+    waiting = [make(number) for number in alone]
+    rng.shuffle(waiting)
+    passers = iter(range(100, 200))
+    there, passing = [], []
+    while waiting or there:
+        if waiting and runner.free_jobs and rng.random() < 0.3:
+            there.append(admit(runner, runner.model, waiting.pop()))
+        if runner.free_jobs > 2 and rng.random() < 0.2:
+            passing.append(admit(runner, runner.model, make(next(passers))))
+        runner.step()
+        for history in [history for history in there if history.reason]:
+            assert runner.free(history.job) == runner.model.rows
+            there.remove(history)
+            assert sung(history) == alone[history.request.seed]
+        for history in [history for history in passing if rng.random() < 0.1]:
+            passing.remove(history)
+            assert runner.free(history.job) == runner.model.rows
+    for history in passing:
+        runner.free(history.job)
+    assert runner.idle

@@ -1,5 +1,6 @@
 // The page: the form makes a job, the panel plays the one that the address names, the list has all of them.
 
+import { tellAway } from "./away.js";
 import { JobList } from "./jobs.js";
 import { askKey } from "./key.js";
 import { Listener } from "./listener.js";
@@ -10,7 +11,6 @@ import { Server } from "./server.js";
 const server = new Server(askKey);
 export const listener = new Listener(server);
 const jobs = new JobList(server);
-const away = document.getElementById("away");
 const make = document.getElementById("make");
 
 async function start() {
@@ -66,15 +66,7 @@ function newKey() {
   return Array.from(crypto.getRandomValues(new Uint32Array(4)), (n) => n.toString(16)).join("-");
 }
 
-server.addEventListener("away", () => {
-  if (away.childElementCount) return;
-  const now = document.createElement("button");
-  now.type = "button";
-  now.textContent = "Try now";
-  now.addEventListener("click", () => server.tryNow());
-  away.replaceChildren("The server is away. It is asked again and again, and nothing is lost. ", now);
-});
-server.addEventListener("back", () => away.replaceChildren());
+tellAway(server);
 listener.addEventListener("seen", ({ detail: view }) => jobs.note(view));
 listener.addEventListener("ended", () => jobs.refresh());
 window.addEventListener("hashchange", () => {

@@ -1,12 +1,12 @@
 // The operator's page: queues and workers, asked for every two seconds while somebody looks.
 
+import { tellAway } from "./away.js";
 import { askKey } from "./key.js";
 import { Server } from "./server.js";
 
 const AGAIN_MS = 2000;
 const SILENT_S = 5;
 const server = new Server(askKey);
-const away = document.getElementById("away");
 const totals = document.getElementById("totals");
 const queues = document.getElementById("queues");
 const workers = document.getElementById("workers");
@@ -125,8 +125,7 @@ function sum(things, number) {
   return things.reduce((total, thing) => total + number(thing), 0);
 }
 
-server.addEventListener("away", () => (away.textContent = "The server does not answer. It is tried again and again."));
-server.addEventListener("back", () => (away.textContent = ""));
+tellAway(server);
 document.addEventListener("visibilitychange", () => document.hidden || refresh());
 server
   .call("/v1/models")

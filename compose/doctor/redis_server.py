@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import redis
 
 from broker_schemas import keys
-from broker_schemas.heartbeat import Heartbeat, broker_ms, read_heartbeats
+from broker_schemas.heartbeat import Heartbeat
 from compose.broker import LOCAL_REDIS, connect, without_password
 from compose.doctor.finding import Finding, note, ok, wrong
 from compose.trouble import Trouble
+from compose.workers import alive_workers
 
 _LEAST = (7, 0)
 _DIGITS = 12  # shown of a profile
@@ -31,9 +32,7 @@ def broker(url: str | None) -> Iterator[Finding]:
     except redis.ResponseError as error:
         advice = "have its operator tell you of appendonly, appendfsync and maxmemory-policy"
         yield note("redis", f"its settings cannot be read: {error}", advice)
-    beats = read_heartbeats(client.hgetall(keys.WORKERS))
-    now_ms = broker_ms(client.time())
-    yield from workers([beat for beat in beats if beat.alive(now_ms)])
+    yield from workers(alive_workers(client))
 
 
 def version(where: str, found: str) -> Finding:

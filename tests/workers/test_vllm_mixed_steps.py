@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import random
-
 import numpy as np
 import pytest
 import torch
 
 from tests import utterances
-from tests.songs import admit, finish, song, sung
+from tests.songs import admit, come_and_go, finish, song, sung
 from tests.tiny_checkpoint import tiny_checkpoint
 from workers.models.family import load_family
 from workers.settings import TalkerSettings, step_tokens
@@ -64,26 +62,7 @@ def alone(runner, make):
 
 def test_the_same_bits_among_comers_and_goers(runner, make, alone):
     """Whose prompts are computed in pieces beside the frames of others, some of them leaving in the middle."""
-    rng = random.Random(3)
-    waiting = [make(seed) for seed in alone]
-    rng.shuffle(waiting)
-    passers = iter(range(100, 200))
-    there, passing = [], []
-    while waiting or there:
-        if waiting and runner.free_jobs and rng.random() < 0.4:
-            there.append(admit(runner, runner.model, waiting.pop()))
-        if runner.free_jobs > 2 and rng.random() < 0.3:
-            passing.append(admit(runner, runner.model, make(next(passers))))
-        runner.step()
-        for history in [history for history in there if history.reason]:
-            runner.free(history.job)
-            there.remove(history)
-            assert sung(history) == alone[history.request.seed]
-        for history in [history for history in passing if history.reason or rng.random() < 0.1]:
-            passing.remove(history)
-            runner.free(history.job)
-    for history in passing:
-        runner.free(history.job)
+    come_and_go(runner, make, alone, seed=3)
 
 
 def test_frames_go_on_while_a_prompt_is_computed(runner, make):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.songs import admit, arrays, finish, song, sung
+from tests.songs import admit, arrays, come_and_go, finish, song, sung
 from tests.tiny_checkpoint import tiny_checkpoint
 from workers.models.family import load_family
 from workers.runners.torch_runner import TorchRunner
@@ -129,27 +129,8 @@ def test_four_of_one_kind_at_once(runner, alone):
 
 def test_songs_that_come_and_go(runner, alone):
     """Passers-by take slots and leave in the middle, prefilling or singing."""
-    rng = random.Random(7)
-    waiting = [song(seed) for seed in range(20)]
-    rng.shuffle(waiting)
-    passers = iter(range(100, 200))
-    singing, passing = [], []
-    while waiting or singing:
-        if waiting and runner.free_jobs and rng.random() < 0.3:
-            singing.append(admit(runner, runner.model, waiting.pop()))
-        if runner.free_jobs > 3 and rng.random() < 0.2:
-            passing.append(admit(runner, runner.model, song(next(passers))))
-        runner.step()
-        for history in [history for history in singing if history.reason]:
-            assert runner.free(history.job) == 2
-            singing.remove(history)
-            assert sung(history) == alone[history.request.seed]
-        for history in [history for history in passing if rng.random() < 0.1]:
-            passing.remove(history)
-            assert runner.free(history.job) == 2
-    for history in passing:
-        runner.free(history.job)
-    assert runner.idle and runner.free_jobs == JOBS
+    come_and_go(runner, song, alone, seed=7)
+    assert runner.free_jobs == JOBS
 
 
 @pytest.mark.parametrize("seed", [3, 6])
