@@ -89,3 +89,21 @@ def test_what_is_learned_goes_past_the_books_once_and_to_none_that_is_silent():
     assert not vectors.grad[0].any()
     for gradient in vectors.grad[1:]:
         torch.testing.assert_close(gradient, once)
+
+
+def test_kept_codes_stay_while_the_decoder_goes_on():
+    trained = codec().eval()
+    sound = torch.randn(2, 4 * FRAME_SAMPLES) * 0.1
+    before, codes = trained(sound), trained.encode(sound)
+    trained.train()
+    trained.keep_codes()
+    optimiser = torch.optim.AdamW([one for one in trained.parameters() if one.requires_grad], 1e-2)
+    for _ in range(3):
+        optimiser.zero_grad()
+        (trained(sound).sound - 0.1 * sound).square().mean().backward()
+        optimiser.step()
+    trained.eval()
+    after = trained(sound)
+    assert torch.equal(trained.encode(sound), codes)
+    assert torch.equal(after.latents, before.latents)
+    assert not torch.equal(after.sound, before.sound)

@@ -194,6 +194,11 @@ class Codec(nn.Module):
         coded, first = self.quantise(self.encoder(sound), kept)
         return Heard(sound_of(self.decoder, coded.latents), first, coded.latents, coded.loss)
 
+    def keep_codes(self) -> None:
+        """Train no more what codes and their latents depend on: whoever has learned the codes stays understood."""
+        for part in (self.encoder, self.first, self.rest, self.decoder.quantizer):
+            part.requires_grad_(False).eval()
+
     @torch.no_grad()
     def encode(self, sound: Tensor) -> Tensor:
         """(B, samples) -> (B, frames, codebooks) int64."""

@@ -1,7 +1,8 @@
 """Train the codec: `python -m workers.training.train_codec SPEECH OUT --minutes M`.
 
 First by spectra, and by what a listener makes out of its codes; then critics join, who teach it what spectra miss.
-Time is the budget: the learning rate falls to a twentieth at its end.
+Time is the budget: the learning rate falls to a twentieth at its end. With `--codes-stay`, an earlier run's decoder
+goes on alone, while a talker learns the codes.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Trainer:
 
     def __init__(
         self, codec: Codec, critics: Discriminators, listener: Listener, rate: float, device: torch.device, *,
-        eager: bool,
+        eager: bool, fewer_books: float = _FEWER_BOOKS,
     ) -> None:  # fmt: skip
         self.codec, self.critics, self._listener = codec.to(device), critics.to(device), listener.to(device)
         self._distance = SpectralDistance().to(device)
@@ -77,7 +78,7 @@ class Trainer:
         self._moved = [one for module in (codec, listener) for one in module.parameters() if one.requires_grad]
         self._of_codec = optimiser(self._moved, rate, betas=_BETAS, capture=self.captured)
         self._of_critics = optimiser(list(critics.parameters()), rate, betas=_BETAS, capture=self.captured)
-        self._rate = rate
+        self._rate, self._fewer_books = rate, fewer_books
 
     def set_rate(self, share: float) -> None:
         """Of the full learning rate."""
@@ -118,7 +119,7 @@ class Trainer:
         """How many codebooks each crop's sound is made of."""
         fewer = torch.randint(1, CODEBOOKS, (batch,), device=self._device)
         all_ = torch.full_like(fewer, CODEBOOKS)
-        return torch.where(torch.rand(batch, device=self._device) < _FEWER_BOOKS, fewer, all_)
+        return torch.where(torch.rand(batch, device=self._device) < self._fewer_books, fewer, all_)
 
     def _heard(self, true: Tensor, made: Tensor) -> tuple[Tensor, Tensor]:
         """The same random part of each, which begins after the decoder has seen some of its past."""
@@ -157,9 +158,12 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=48)
     parser.add_argument("--frames", type=int, default=32, help="of a crop")
     parser.add_argument("--rate", type=float, default=3e-4)
+    parser.add_argument("--codes-stay", action="store_true", help="train what comes after the codes alone")
     parser.add_argument("--eager", action="store_true", help="capture no CUDA graph of the step")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
+    if args.codes_stay and args.earlier is None:
+        parser.error("--codes-stay keeps the codes of an earlier run: name its folder with --from")
     device = torch.device(args.device)
     torch.manual_seed(0)
     if device.type == "cuda":
@@ -172,8 +176,11 @@ def main() -> None:
         load_weights(args.earlier, "codec", {"codec": codec, "critics": critics})
     crops = Crops(Speech(args.speech), args.batch, args.frames, device)
     listener = Listener(codec.sizes.codebook_width, crops.phonemes)
-    trainer = Trainer(codec, critics, listener, args.rate, device, eager=args.eager)
     codec.train()
+    if args.codes_stay:
+        codec.keep_codes()
+    fewer_books = 0 if args.codes_stay else _FEWER_BOOKS
+    trainer = Trainer(codec, critics, listener, args.rate, device, eager=args.eager, fewer_books=fewer_books)
     train(trainer, crops, args.out, args.minutes, args.alone)
 
 
