@@ -72,6 +72,13 @@ class JobState:
     cancelled_by: str | None = None
     error: JobFailed | None = None
 
+    @property
+    def requested(self) -> JobRequested:
+        """The request; raises BrokenLog where the log has none."""
+        if self.request is None:
+            raise BrokenLog(f"the log of job {self.id} does not begin with its request")
+        return self.request
+
 
 def fold(events: Iterable[Event], state: JobState | None = None) -> JobState:
     """The state after `events`, which follow `state` where one is given; raises BrokenLog."""

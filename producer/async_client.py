@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, TypeVar
@@ -97,7 +97,7 @@ class AsyncSongline:
         except StopIteration as done:
             return done.value
 
-    async def _listen(self, sound: SoundStream) -> AsyncIterator[Chunk]:
+    async def _listen(self, sound: SoundStream) -> AsyncGenerator[Chunk, None]:
         while True:
             broken = None
             try:

@@ -14,7 +14,7 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -121,7 +121,7 @@ class Listener:
         took = time.perf_counter() - due
         return Heard(request["seed"], sent - due, tuple(arrivals), took, None if error else heard.hexdigest(), error)
 
-    async def _sound(self, body: dict[str, Any]):
+    async def _sound(self, body: dict[str, Any]) -> AsyncIterator[bytes]:
         if self._target.via == "jobs":
             answer = await self._client.post("/v1/jobs", json=body)
             await _refuse_errors(answer)

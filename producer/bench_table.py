@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from producer.columns import columns
@@ -11,7 +11,7 @@ _HEADINGS = (
     "load", "ok", "failed", "audio s/s", "first p50", "p95", "p99", "end p50", "p95", "p99", "gap", "underrun", "p95",
     "streams",
 )  # fmt: skip
-_COMPARED = (
+_COMPARED: tuple[tuple[str, Callable[[dict[str, Any]], float]], ...] = (
     ("audio s/s", lambda level: level["audio_s_per_s"]),
     ("first p50", lambda level: level["first_audio_s"]["p50"]),
     ("first p95", lambda level: level["first_audio_s"]["p95"]),

@@ -118,7 +118,7 @@ def wait(job: str, timeout: float | None) -> Exchange[State]:
         if state["status"] in FINAL:
             completed(state)
             return state
-        if until is not None and time.monotonic() >= until:
+        if timeout is not None and until is not None and time.monotonic() >= until:
             raise NotInTime(job, timeout)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Any
 
 from broker_schemas import keys
 from broker_schemas.connection import BLOCK_MS
@@ -34,7 +35,7 @@ class Chunk:
     sha256: str
 
     @classmethod
-    def of(cls, entry: tuple[bytes, dict]) -> Chunk:
+    def of(cls, entry: tuple[bytes, dict[bytes, bytes]]) -> Chunk:
         entry_id, fields = entry
         index = int(entry_id.split(b"-")[0]) - 1
         return cls(index, fields[b"pcm"], int(fields[b"start"]), fields[b"sha256"].decode())
@@ -43,7 +44,7 @@ class Chunk:
 class Jobs:
     """Reads jobs. Keeps the newest states, so that polling reads only what is new."""
 
-    def __init__(self, client) -> None:
+    def __init__(self, client: Any) -> None:
         self._client = client
         self._states: OrderedDict[str, tuple[JobState, bytes]] = OrderedDict()  # with the newest event's bytes
 

@@ -56,7 +56,7 @@ class SoundStream:
     def __init__(self, url: str, job: str, after: int = -1) -> None:
         """`after`: the index of the last chunk that is known already."""
         self.path = f"/v1/jobs/{job}/stream"
-        self.end: State | None = None  # the completed job, once all is heard
+        self.end: State = {}  # the completed job, once all is heard
         self._url = url
         self._job = job
         self._last = str(after)

@@ -21,7 +21,9 @@ class Reader:
     """Makes messages of a stream's lines. Comments, which keep the connection alive, are skipped."""
 
     def __init__(self) -> None:
-        self._event, self._lines, self._id = "message", [], None
+        self._event = "message"
+        self._lines: list[str] = []
+        self._id: str | None = None
 
     def line(self, line: str) -> Message | None:
         """The message that the line ends, if it ends one. One that is cut short never comes."""

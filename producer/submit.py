@@ -78,7 +78,7 @@ class JobIds:
         return job.startswith("job_") and hmac.compare_digest(tag, self._mac("id", owner, body)[:8])
 
 
-async def shared_secret(client) -> bytes:
+async def shared_secret(client: Any) -> bytes:
     """The installation's secret: made by whoever comes first, then read by all."""
     await client.set(keys.SECRET, secrets.token_bytes(32), nx=True)
     return await client.get(keys.SECRET)
@@ -94,7 +94,7 @@ class Submitted:
 class Producer:
     """One api process's hand on the broker."""
 
-    def __init__(self, client, *, ids: JobIds, limits: Limits, name: str) -> None:
+    def __init__(self, client: Any, *, ids: JobIds, limits: Limits, name: str) -> None:
         self.client = client
         self.ids = ids
         self.limits = limits
@@ -175,7 +175,7 @@ class Producer:
 
     async def _point_to(self, state: JobState, reserve_bytes: int) -> None:
         """All that points to an accepted job; again where it was there, as a crash may have come in between."""
-        job, request = state.id, state.request
+        job, request = state.id, state.requested
 
         def others(pipeline: Any) -> None:
             pipeline.zadd(keys.jobs(request.owner), {job: state.requested_at}, nx=True)
@@ -190,7 +190,7 @@ class Producer:
 
     async def cancel(self, job: str, *, by_whom: str) -> JobState:
         """End a job that is not final; a final one stays as it is. Returns its state. Raises Unknown."""
-        request = (await self.jobs.state(job)).request
+        request = (await self.jobs.state(job)).requested
         call = log.append(JobCancelled(by_whom=by_whom), job=job, by=self.name, ttl_ms=request.ttl_ms)
         status, *_ = await self._run(call)
         if status == "gone":

@@ -11,8 +11,9 @@ UNKNOWN_LENGTH = 0xFFFFFFFF  # what players take as "to the end"
 
 def wav_header(rate: int, channels: int, sound_bytes: int | None) -> bytes:
     """RIFF header of 16-bit PCM; None where the length is not known yet."""
-    known = sound_bytes is not None and sound_bytes + 36 < UNKNOWN_LENGTH
-    riff, body = (sound_bytes + 36, sound_bytes) if known else (UNKNOWN_LENGTH, UNKNOWN_LENGTH)
+    riff = body = UNKNOWN_LENGTH
+    if sound_bytes is not None and sound_bytes + 36 < UNKNOWN_LENGTH:
+        riff, body = sound_bytes + 36, sound_bytes
     frame = channels * SAMPLE_BYTES
     return struct.pack(
         "<4sI4s4sIHHIIHH4sI",

@@ -92,14 +92,32 @@ def test_a_row_says_what_follows_each_position():
 
 
 def test_a_frame_is_aligned_with_the_phoneme_in_its_middle():
-
+    """Wherever in a row the utterance stands."""
     prompter = Prompter()
     prompt, first = prompter.make("abc")
     ids = prompt.text[first : first + 3]
     utterance = Utterance("line-1", "abc", 0, 4, np.array([1.4, 1.6, 3.2], np.float32))
-    fields = pack([utterance], Prompter().make, prompter.pad, 64, np.random.default_rng(0))
-    spoken = fields["phoneme"][0]
-    assert spoken[spoken != NONE].tolist() == [ids[0], ids[1], ids[2], ids[2]]
+    fields = pack([utterance] * 3, Prompter().make, prompter.pad, 128, np.random.default_rng(1))
+    text, spoken = fields["text"][0], fields["spoken"][0]
+    assert fields["utterance"].max() >= 1
+    assert text[spoken[spoken != NONE]].tolist() == [ids[0], ids[1], ids[2], ids[2]] * 3
+    there = spoken != NONE
+    assert (fields["utterance"][0][spoken[there]] == fields["utterance"][0][there]).all()
+
+
+def test_the_head_that_is_shown_the_place_learns_it():
+    torch.manual_seed(0)
+    talker = voice.new_talker().train()
+    rows, codes = packed(FRAMES, "hAlO."), torch.randint(0, 512, (FRAMES, CODEBOOKS))
+    optimiser = torch.optim.AdamW(talker.model.layers[:3].parameters(), 1e-3)
+    places = []
+    for _ in range(12):
+        losses = talker(rows, codes, 4)
+        places.append(losses.place.item())
+        optimiser.zero_grad()
+        losses.place.backward()
+        optimiser.step()
+    assert places[-1] < 0.8 * places[0]
 
 
 def test_utterances_of_a_row_do_not_hear_each_other(trained):

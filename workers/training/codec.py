@@ -1,7 +1,7 @@
 """The codec: sound to codes and back. Its second half is Code2Wav; its first half is needed in training alone.
 
-The encoder sees what comes: it reads a mel spectrogram and may look ahead, so that a frame's codes can prepare the next
-one. Code2Wav sees the past alone.
+The encoder reads a mel spectrogram, and looks ahead by half a frame only. Could it see more, a frame's residual codes
+would foretell the next one: a talker would follow them, drawn as they are by chance, and not the text.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ from workers.training.spectra import LogMel
 _MELS = 100
 _HOP = 240
 _STRIDES = (2, 2, 2)  # from mel frames to codes: 240 * 8 samples are a frame
+_AHEAD = 3  # mel frames, and half a window of the spectrogram's: 51 ms of sound
+_PAST = 3  # that a layer mixes into a position, at its own rate
 _DECAY = 0.99  # of a codebook's averages
 _DEAD = 0.1  # an entry that is used less often than so, on average, begins anew
 
 
 class _ConvNeXt(nn.Module):
-    """Of both directions of time."""
+    """Sees the past alone."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.mix = nn.Conv1d(channels, channels, 7, padding=3, groups=channels)
+        self.mix = nn.Conv1d(channels, channels, _PAST + 1, groups=channels)
         self.norm = nn.LayerNorm(channels)
         self.widen = nn.Linear(channels, 4 * channels)
         self.narrow = nn.Linear(4 * channels, channels)
@@ -39,7 +41,7 @@ class _ConvNeXt(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, channels, T) -> the same shape."""
-        branch = self.norm(self.mix(x).transpose(1, 2))
+        branch = self.norm(self.mix(F.pad(x, (_PAST, 0))).transpose(1, 2))
         return x + (self.gain * self.narrow(F.gelu(self.widen(branch)))).transpose(1, 2)
 
 
@@ -55,10 +57,10 @@ class Encoder(nn.Module):
     def __init__(self, width: int, channels: int = 256, depth: int = 3) -> None:
         super().__init__()
         self.spectrum = LogMel(fft=1024, hop=_HOP, mels=_MELS)
-        layers: list[nn.Module] = [nn.Conv1d(_MELS, channels, 7, padding=3)]
+        layers: list[nn.Module] = [nn.Conv1d(_MELS, channels, 2 * _AHEAD + 1, padding=_AHEAD)]
         for stride in _STRIDES:
             layers += [_ConvNeXt(channels) for _ in range(depth)]
-            layers += [nn.Conv1d(channels, channels, 2 * stride, stride, padding=stride // 2)]
+            layers += [nn.ConstantPad1d((1, 0), 0.0), nn.Conv1d(channels, channels, stride + 1, stride)]
         layers += [_ConvNeXt(channels) for _ in range(depth)]
         self.layers = nn.Sequential(*layers)
         self.out = nn.Conv1d(channels, width, 1)

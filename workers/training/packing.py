@@ -24,13 +24,13 @@ _NO_UTTERANCE = -1
 
 @dataclass(frozen=True, slots=True)
 class _Sequence:
-    """One utterance as positions, (L,) int32 each; see Rows."""
+    """One utterance as positions, (L,) int32 each; see Rows, but that its own positions are counted."""
 
     text: np.ndarray
     codec: np.ndarray
     frame: np.ndarray
     next: np.ndarray
-    phoneme: np.ndarray
+    spoken: np.ndarray
 
     def __len__(self) -> int:
         return len(self.text)
@@ -86,15 +86,15 @@ def _sequence(lines: list[Utterance], make_prompt: MakePrompt, pad: int) -> _Seq
     following = with_frames.copy()
     following[len(text) - 1 : -1] = frames
     following[-1] = END
-    phoneme = with_frames.copy()
-    phoneme[len(text) - 1 : -1] = text[first + _spoken(lines)]
+    spoken = with_frames.copy()
+    spoken[len(text) - 1 : -1] = first + _spoken(lines)
     codec = np.where(np.array(prompt.codec) == NOTHING, NONE, prompt.codec).astype(np.int32)
     return _Sequence(
         text=np.concatenate((text, np.full(len(frames), pad, np.int32))),
         codec=np.concatenate((codec, np.full(len(frames), NONE, np.int32))),
         frame=np.concatenate((nothing, frames)),
         next=following,
-        phoneme=phoneme,
+        spoken=spoken,
     )
 
 
@@ -114,8 +114,9 @@ def _laid_out(rows: list[list[_Sequence]], pad: int, length: int) -> dict[str, n
         start = 0
         for index, sequence in enumerate(row):
             end = start + len(sequence)
-            for name in ("text", "codec", "frame", "next", "phoneme"):
+            for name in ("text", "codec", "frame", "next"):
                 fields[name][number, start:end] = getattr(sequence, name)
+            fields["spoken"][number, start:end] = np.where(sequence.spoken == NONE, NONE, start + sequence.spoken)
             fields["utterance"][number, start:end] = index
             fields["position"][number, start:end] = np.arange(end - start)
             start = end

@@ -10,37 +10,42 @@ from torch.nn import functional as F
 
 from workers.models.qwen3_tts.talker import Beside
 from workers.runners.torch_qwen3 import Qwen3, Qwen3Config
-from workers.training.qwen3_forward import hidden_states, init_decoder
+from workers.training.qwen3_forward import hidden_states, hidden_states_and_looks, init_decoder
 
 NONE = -1  # in place of an index: nothing is there
 END = -2  # in place of a frame: the utterance ends
 
 _MISHEARD = 0.04  # of the codes that are fed back are others, as the model's own will be
+# Of the frames that are fed back, so many tell nothing but their first code. Residual codes foretell what comes next,
+# and are the most likely to be drawn wrong: who trusts in them loses the text.
+_FIRST_CODE_ALONE = 0.3
+_LOOKING = 2  # the layer whose first head looks at what is being spoken
 
 
 class Rows(NamedTuple):
     """Packed utterances, (B, L) int64 each.
 
     text: ids of text tokens. codec: of the talker's vocabulary, or NONE. frame: the frame whose codes are fed in, an
-    index in all codes, or NONE. next: the frame that is drawn there, END or NONE. phoneme: the text token that is being
-    spoken in that frame, or NONE. utterance: which one of the row. position: in its utterance.
+    index in all codes, or NONE. next: the frame that is drawn there, END or NONE. spoken: where in the row that text
+    token is which is spoken in that frame, or NONE. utterance: which one of the row. position: in its utterance.
     """
 
     text: Tensor
     codec: Tensor
     frame: Tensor
     next: Tensor
-    phoneme: Tensor
+    spoken: Tensor
     utterance: Tensor
     position: Tensor
 
 
 class Losses(NamedTuple):
-    """Means, in nats: of first codes and ends, of the residual codes, and of the phoneme being spoken."""
+    """Means, in nats: of first codes and ends, of the residual codes, of the phoneme being spoken, of its place."""
 
     first: Tensor
     residual: Tensor
     phoneme: Tensor
+    place: Tensor
 
 
 class TrainedTalker(nn.Module):
@@ -73,21 +78,27 @@ class TrainedTalker(nn.Module):
             codes: (all frames, codebooks) int64.
             frames: of so many, chosen at random, the residual codes are learned; there must be as many.
         """
-        hidden = self.hidden(rows, codes)
+        hidden, looks = self._hidden(rows, codes)
+        phonemes = rows.text.gather(1, rows.spoken.clamp(min=0)).masked_fill(rows.spoken == NONE, NONE)
         return Losses(
             self._first(hidden, rows.next, codes),
             self._residual(hidden, rows.next, codes, frames),
-            _loss(self.aligned(hidden), rows.phoneme),
+            _loss(self.aligned(hidden), phonemes),
+            _loss(looks, rows.spoken),
         )
 
     def hidden(self, rows: Rows, codes: Tensor) -> Tensor:
         """(B, L, hidden): the talker's hidden states, from which first codes are drawn."""
+        return self._hidden(rows, codes)[0]
+
+    def _hidden(self, rows: Rows, codes: Tensor) -> tuple[Tensor, Tensor]:
+        """And (B, L, L), where the head looks that is to look at what is being spoken."""
         heard = codes[rows.frame.clamp(min=0)]
         embeds = self._text(rows.text) + self._codec(rows.codec) + self._fed_back(heard, rows.frame != NONE)
         utterances = rows.utterance
         seen = utterances[:, :, None] == utterances[:, None]
         seen = seen & torch.ones_like(seen[0]).tril()
-        return hidden_states(self.model, embeds, rows.position, seen)
+        return hidden_states_and_looks(self.model, embeds, rows.position, seen, _LOOKING)
 
     def residual_logits(self, hidden: Tensor, codes: Tensor) -> list[Tensor]:
         """Of each residual codebook, (n, codes), for frames of (n, codebooks) codes drawn from (n, hidden) states."""
@@ -113,7 +124,10 @@ class TrainedTalker(nn.Module):
         predictor = self.beside.code_predictor
         if self.training:
             others = torch.randint_like(codes, predictor.codes)
-            codes = torch.where(torch.rand(codes.shape, device=codes.device) < _MISHEARD, others, codes)
+            misheard = torch.rand(codes.shape, device=codes.device) < _MISHEARD
+            alone = torch.rand(codes.shape[:-1], device=codes.device) < _FIRST_CODE_ALONE
+            misheard[..., 1:] |= alone[..., None]
+            codes = torch.where(misheard, others, codes)
         total = F.embedding(codes[..., 0], self.beside.codec_embedding.weight)
         for table, code in zip(predictor.model.codec_embedding, codes[..., 1:].unbind(-1), strict=True):
             total = total + F.embedding(code, table.weight)

@@ -24,12 +24,13 @@ from workers.training.weights import load_weights, save_weights
 
 _BETAS = (0.9, 0.95)
 _WARM_UP = 300  # steps to the full learning rate
-_OF_PHONEME = 0.2  # weight of the loss that teaches where in the text a frame is
+_OF_PLACE = 0.2  # weight of the two losses that teach where in the text a frame is
 _LENGTH = 1_536  # positions of a row
 _HELD_OUT = 200  # utterances, the last ones of the corpus
 _RESIDUAL_SHARE = 0.2  # of a batch's positions: of so many frames the residual codes are learned in a step
 _CLIP = 1.0
 _EVERY = 200  # steps between two lines of the report
+_JUDGED = 10  # times that the held-out rows are judged in all
 
 
 class Trainer:
@@ -63,7 +64,8 @@ class Trainer:
     def step(self, chosen: Tensor) -> Figures:
         """One step on the rows `chosen`."""
         losses = self._losses(chosen)
-        total = losses.first + (self._codes.shape[1] - 1) * losses.residual / 4 + _OF_PHONEME * losses.phoneme
+        of_codes = losses.first + (self._codes.shape[1] - 1) * losses.residual / 4
+        total = of_codes + _OF_PLACE * (losses.phoneme + losses.place)
         move(self._optimiser, self._parameters, total, _CLIP)
         return {name: loss.detach() for name, loss in losses._asdict().items()}
 
@@ -77,7 +79,7 @@ class Trainer:
             with autocast(self._device):
                 sums.append(torch.stack(self._talker(there, self._codes, min(512, int((there.next >= 0).sum())))))
         self._talker.train()
-        return dict(zip(("first", "residual", "phoneme"), torch.stack(sums).mean(dim=0), strict=True))
+        return dict(zip(Losses._fields, torch.stack(sums).mean(dim=0), strict=True))
 
     def _losses(self, chosen: Tensor) -> Losses:
         with autocast(self._device):
@@ -87,7 +89,7 @@ class Trainer:
 def train(trainer: Trainer, held_out: Rows, minutes: float) -> None:
     """Train for so long; the learning rate falls to a twentieth at its end."""
     begun, budget = time.monotonic(), Budget(minutes)
-    step, spent, run = 0, 0.0, None
+    step, spent, judged, run = 0, 0.0, 1, None
     while spent < 1:
         trainer.set_rate(min(1.0, (step + 1) / _WARM_UP) * remaining(spent))  # first: a capture takes steps too
         if run is None:
@@ -97,6 +99,9 @@ def train(trainer: Trainer, held_out: Rows, minutes: float) -> None:
         if step % _EVERY == 0:
             report(f"step {step}", figures, begun)
         spent = budget.spent()
+        if judged < _JUDGED and spent >= judged / _JUDGED:
+            judged += 1
+            report("held out", trainer.judge(held_out), begun)
     report(f"step {step}", figures, begun)
     report("held out", trainer.judge(held_out), begun)
 
