@@ -262,6 +262,11 @@ def _check_runner(talker: TalkerSettings) -> None:
             f"talker.options.dtype is float32, and model_runner {runner} on a GPU computes attention in 16 bits only: "
             "set it to bfloat16, or model_runner to torch"
         )
+    if device != "cpu" and not (talker.exclusive_prefill or talker.batch_invariant):
+        raise BadSettings(
+            "talker.exclusive_prefill is false, and on a GPU a job computed beside others' prompts has other bits than "
+            "alone: set it to true, or talker.batch_invariant to true"
+        )
 
 
 def _check_steps(talker: TalkerSettings, family: Family) -> None:

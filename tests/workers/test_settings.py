@@ -11,6 +11,7 @@ from workers.settings import DEPLOY, PLATFORMS, BadSettings, TalkerSettings, loa
 HERE = tiny_checkpoint("qwen3_tts")  # whose config a budget is judged by; of MiniMax-Music3 nothing is read
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted(file.stem for file in DEPLOY.glob("*.yaml"))
+PROMPTS_BESIDE_FRAMES = {"exclusive_prefill": False, "options": {"device": "cuda"}}
 
 
 def write(folder: Path, name: str, text: str) -> str:
@@ -186,11 +187,25 @@ def test_a_step_too_small_for_a_pair_is_refused_with_the_number_that_would_do(ta
         ({"model_runner": "v1", "options": {"device": "cuda:1"}}, "vLLM takes the first GPU that its process sees"),
         ({"model_runner": "v2", "options": {"device": "cuda", "dtype": "float32"}}, "16 bits only"),
         ({"model_runner": "v1", "gpu_memory_utilization": 1.5}, "is 1.5: it is a part of the card, at most 1"),
+        ({"model_runner": "v1", **PROMPTS_BESIDE_FRAMES}, "set it to true, or talker.batch_invariant to true"),
+        ({"model_runner": "v2", **PROMPTS_BESIDE_FRAMES}, "set it to true, or talker.batch_invariant to true"),
     ],
 )
 def test_a_runner_that_cannot_be_is_refused(talker, says):
     with pytest.raises(BadSettings, match=says):
         load("minimax_music3", HERE, overrides={"talker": talker})
+
+
+@pytest.mark.parametrize(
+    "talker",
+    [
+        {"model_runner": "v2", "batch_invariant": True},
+        {"model_runner": "v1", "options": {"device": "cpu"}},
+        {"model_runner": "torch"},  # which has no such steps
+    ],
+)
+def test_prompts_may_be_computed_beside_frames_where_that_changes_no_bits(talker):
+    load("qwen3_tts", HERE, overrides={"talker": PROMPTS_BESIDE_FRAMES | talker})
 
 
 def test_what_vllm_alone_cannot_do_the_torch_runner_may():

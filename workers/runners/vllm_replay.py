@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -17,16 +16,15 @@ Attend = Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]
 
 def chunks_have_the_bits_of_steps(
     *, heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype, rows: int, chunk: int, block: int, positions: int,
-    longest_query: int | None = None, device: str = "cuda", attend: Attend | None = None,
+    device: str = "cuda", attend: Attend | None = None,
 ) -> bool:  # fmt: skip
     """Try it on this device, with random numbers.
 
     Args:
         rows: that a job has. chunk: positions that each gets at once. block: positions by which keys are kept.
-        positions: that a row may have. longest_query: that the engine's kernel is chosen for, where it is one for all
-        steps. attend: the attention to try, where it is not the engine's own on a card.
+        positions: that a row may have. attend: the attention to try, where it is not the engine's own on a card.
     """
-    attend = attend or partial(_attend, longest_query=longest_query)
+    attend = attend or _attend
     random = torch.Generator(device).manual_seed(0)
 
     def numbers(*shape: int) -> Tensor:
@@ -45,9 +43,7 @@ def chunks_have_the_bits_of_steps(
     return True
 
 
-def _attend(
-    queries: Tensor, keys: Tensor, values: Tensor, table: Tensor, seen: int, *, longest_query: int | None
-) -> Tensor:
+def _attend(queries: Tensor, keys: Tensor, values: Tensor, table: Tensor, seen: int) -> Tensor:
     """(rows, n, heads, head_dim), each row's newest n of `seen` positions -> the same shape, as the engine does it."""
     from vllm.v1.attention.backends.fa_utils import flash_attn_varlen_func, get_flash_attn_version
 
@@ -58,7 +54,7 @@ def _attend(
         k=keys,
         v=values,
         cu_seqlens_q=starts,
-        max_seqlen_q=longest_query or several,
+        max_seqlen_q=several,
         seqused_k=torch.full((rows,), seen, dtype=torch.int32, device="cuda"),
         max_seqlen_k=seen,
         softmax_scale=queries.shape[-1] ** -0.5,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,14 +77,13 @@ class VllmRunner:
     # --- starting -----------------------------------------------------------------------------------------------------
 
     def _engine_config(self, family: Family, checkpoint: Path, folder: Path) -> Any:
-        prepare_environment(self._settings.model_runner, batch_invariant=self._settings.batch_invariant)
+        settings, cuda = self._settings, self._cuda
+        prepare_environment(settings.model_runner, batch_invariant=settings.batch_invariant)
         from vllm.engine.arg_utils import EngineArgs
 
         from workers.runners import vllm_model
 
         vllm_model.register()
-        self._choose_turns()
-        settings, cuda = self._settings, self._cuda
         scheduler = "AsyncPairScheduler" if cuda else "PairScheduler"
         arguments: dict[str, Any] = {
             "model": str(folder),
@@ -148,28 +146,13 @@ class VllmRunner:
             return 0
         return self._decode_rows if self._settings.exclusive_prefill else self._step_tokens
 
-    @property
-    def _one_shape(self) -> bool:
-        """Every step, prefills in it or not, is padded to its whole budget."""
-        return not self._settings.exclusive_prefill and not self._settings.batch_invariant
-
     def _compilation(self) -> dict[str, Any]:
-        """No compiler, vLLM's own kernels, and one graph: every decode step is padded to all rows, or every step is."""
+        """No compiler, vLLM's own kernels, and one graph: every decode step is padded to all rows."""
         stated = self._settings.compilation
         if not self._cuda:
             return {"mode": 0, "cudagraph_mode": "NONE", "custom_ops": ["none"], **stated}
-        mode, tokens = ("FULL", self._step_tokens) if self._one_shape else ("FULL_DECODE_ONLY", self._decode_rows)
-        graph = {"cudagraph_mode": mode, "cudagraph_capture_sizes": [tokens]}
+        graph = {"cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [self._decode_rows]}
         return {"mode": 0, "custom_ops": ["all"], **graph, **stated}
-
-    def _choose_turns(self) -> None:
-        """Steps of one shape need an attention that a graph may hold whatever the queries' lengths are."""
-        if self._cuda and self._one_shape:
-            from vllm.v1.attention.backends.fa_utils import get_flash_attn_version
-
-            if (version := get_flash_attn_version()) != 3:
-                logger.info("FlashAttention is %s here, not 3: a step prefills one job, or decodes, in turns", version)
-                self._settings = replace(self._settings, exclusive_prefill=True)
 
     def _start(self) -> Any:
         from vllm.v1.engine.core_client import InprocClient
@@ -182,19 +165,18 @@ class VllmRunner:
             torch.set_num_threads = set_num_threads  # vLLM's CPU worker takes it from the whole process
 
     def _check_graph(self) -> None:
-        """On CUDA a graph alone gives every decode step, or every step, the same shape."""
+        """On CUDA a graph alone gives every decode step the same shape."""
         from vllm.config import CUDAGraphMode
 
         stated, settings = self._config.compilation_config, self._settings
         if not self._cuda or settings.batch_invariant:
             return
-        modes = [CUDAGraphMode.FULL] if self._one_shape else [CUDAGraphMode.FULL, CUDAGraphMode.FULL_DECODE_ONLY]
-        tokens = self._step_tokens if self._one_shape else self._decode_rows
-        if stated.cudagraph_mode not in modes or stated.cudagraph_capture_sizes != [tokens]:
+        modes = (CUDAGraphMode.FULL, CUDAGraphMode.FULL_DECODE_ONLY)
+        if stated.cudagraph_mode not in modes or stated.cudagraph_capture_sizes != [self._decode_rows]:
             raise BadSettings(
                 f"talker.compilation has cudagraph_mode {stated.cudagraph_mode.name} of sizes "
-                f"{stated.cudagraph_capture_sizes}: a song's bits need {' or '.join(mode.name for mode in modes)}, of "
-                f"the one size {tokens}. Leave both out, or set talker.batch_invariant"
+                f"{stated.cudagraph_capture_sizes}: a song's bits need FULL or FULL_DECODE_ONLY, of the one size "
+                f"{self._decode_rows}. Leave both out, or set talker.batch_invariant"
             )
 
     def _choose_replay(self) -> None:
@@ -208,7 +190,7 @@ class VllmRunner:
         if not chunks_have_the_bits_of_steps(
             heads=model.get_num_attention_heads(parallel), kv_heads=model.get_num_kv_heads(parallel),
             head_dim=model.get_head_size(), dtype=model.dtype, rows=self._rows, chunk=self._settings.max_jobs,
-            block=_BLOCK, positions=self._positions, longest_query=self._step_tokens if self._one_shape else None,
+            block=_BLOCK, positions=self._positions,
         ):  # fmt: skip
             logger.info("attention gives several positions at once other bits here: frames are replayed one by one")
             self._config.additional_config[CONFIG]["replay_chunk"] = 1
