@@ -39,6 +39,7 @@ class TalkerSettings:
     kv_cache_gib: float | None = None  # its size, where not what is left; 1 on the CPU
     batch_invariant: bool = False  # vLLM's own batch-invariant kernels
     exclusive_prefill: bool = True  # a step prefills one job, or decodes: its shape is never the load's
+    prefill_graphs: bool = False  # a prefill's step is CUDA graphs between its attentions, padded to one of few sizes
     compile_draw: bool = False  # torch.compile fuses the small kernels of the draw; CUDA only
     replay: str = "chunks"  # how known frames are computed again: chunks of a decode step's shape | steps, one by one
     compilation: dict[str, Any] = field(default_factory=dict)  # vLLM's compilation_config, over what is set here
@@ -267,6 +268,8 @@ def _check_runner(talker: TalkerSettings) -> None:
             "talker.exclusive_prefill is false, and on a GPU a job computed beside others' prompts has other bits than "
             "alone: set it to true, or talker.batch_invariant to true"
         )
+    if talker.prefill_graphs and not talker.exclusive_prefill:
+        raise BadSettings("talker.prefill_graphs needs steps that prefill alone: set talker.exclusive_prefill to true")
 
 
 def _check_steps(talker: TalkerSettings, family: Family) -> None:

@@ -189,6 +189,10 @@ def test_a_step_too_small_for_a_pair_is_refused_with_the_number_that_would_do(ta
         ({"model_runner": "v1", "gpu_memory_utilization": 1.5}, "is 1.5: it is a part of the card, at most 1"),
         ({"model_runner": "v1", **PROMPTS_BESIDE_FRAMES}, "set it to true, or talker.batch_invariant to true"),
         ({"model_runner": "v2", **PROMPTS_BESIDE_FRAMES}, "set it to true, or talker.batch_invariant to true"),
+        (
+            {"model_runner": "v2", "batch_invariant": True, "prefill_graphs": True, **PROMPTS_BESIDE_FRAMES},
+            "prefill_graphs needs steps that prefill alone",
+        ),
     ],
 )
 def test_a_runner_that_cannot_be_is_refused(talker, says):

@@ -78,7 +78,9 @@ class VllmRunner:
 
     def _engine_config(self, family: Family, checkpoint: Path, folder: Path) -> Any:
         settings, cuda = self._settings, self._cuda
-        prepare_environment(settings.model_runner, batch_invariant=settings.batch_invariant)
+        prepare_environment(
+            settings.model_runner, batch_invariant=settings.batch_invariant, prefill_graphs=self._prefill_graphs
+        )
         from vllm.engine.arg_utils import EngineArgs
 
         from workers.runners import vllm_model
@@ -146,12 +148,22 @@ class VllmRunner:
             return 0
         return self._decode_rows if self._settings.exclusive_prefill else self._step_tokens
 
+    @property
+    def _prefill_graphs(self) -> bool:
+        return self._cuda and self._settings.prefill_graphs
+
     def _compilation(self) -> dict[str, Any]:
-        """No compiler, vLLM's own kernels, and one graph: every decode step is padded to all rows."""
+        """No compiler, vLLM's own kernels, and one graph: every decode step is padded to all rows.
+
+        With prefill graphs, a prefill's step is padded too, to the next size; sizes above a decode's are its alone.
+        """
         stated = self._settings.compilation
         if not self._cuda:
             return {"mode": 0, "cudagraph_mode": "NONE", "custom_ops": ["none"], **stated}
         graph = {"cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [self._decode_rows]}
+        if self._prefill_graphs:
+            sizes = prefill_sizes(self._decode_rows, self._rows * self._settings.prefill_chunk)
+            graph = {"cudagraph_mode": "FULL_AND_PIECEWISE", "cudagraph_capture_sizes": sizes}
         return {"mode": 0, "custom_ops": ["all"], **graph, **stated}
 
     def _start(self) -> Any:
@@ -171,8 +183,10 @@ class VllmRunner:
         stated, settings = self._config.compilation_config, self._settings
         if not self._cuda or settings.batch_invariant:
             return
-        modes = (CUDAGraphMode.FULL, CUDAGraphMode.FULL_DECODE_ONLY)
-        if stated.cudagraph_mode not in modes or stated.cudagraph_capture_sizes != [self._decode_rows]:
+        modes, sizes = (CUDAGraphMode.FULL, CUDAGraphMode.FULL_DECODE_ONLY), stated.cudagraph_capture_sizes
+        if self._prefill_graphs and stated.cudagraph_mode is CUDAGraphMode.FULL_AND_PIECEWISE:
+            modes, sizes = (CUDAGraphMode.FULL_AND_PIECEWISE,), sizes[:1]  # the least; greater ones are of prefills
+        if stated.cudagraph_mode not in modes or sizes != [self._decode_rows]:
             raise BadSettings(
                 f"talker.compilation has cudagraph_mode {stated.cudagraph_mode.name} of sizes "
                 f"{stated.cudagraph_capture_sizes}: a song's bits need FULL or FULL_DECODE_ONLY, of the one size "
@@ -335,6 +349,17 @@ class VllmRunner:
     def close(self) -> None:
         """Give the engine's memory back."""
         self._client.shutdown()
+
+
+def prefill_sizes(decode_tokens: int, prefill_tokens: int) -> list[int]:
+    """Tokens of the steps that have a graph: a decode's, doubled until a prefill of so many fits, ascending.
+
+    A decode never takes a greater one than its own, so none may be less.
+    """
+    sizes = [decode_tokens]
+    while sizes[-1] < prefill_tokens:
+        sizes.append(min(2 * sizes[-1], max(prefill_tokens, decode_tokens)))
+    return sizes
 
 
 def _told(error: Exception) -> str:
