@@ -21,8 +21,9 @@ async def pipeline(service: Serving, owner: Owner) -> dict[str, Any]:
     """Jobs that wait for a talker and for the acoustic stage, and the workers that are alive.
 
     `oldest_s` is how long a worker has held the job that it took first; `done` counts what it did since its start:
-    jobs, takeovers, cancelled, failed; a talker's draws and steps; an acoustic worker's windows, samples, and windows
-    that came later than their listener could play them (late).
+    jobs, takeovers, cancelled, failed; a talker's draws and steps; an acoustic worker's windows, the calls that decoded
+    them, samples, and windows that came later than their listener could play them (late); and of both, the time in
+    steps or calls (busy_ms).
     """
     client = service.client()
     now_ms, beats = await live_workers(client)

@@ -90,7 +90,7 @@ class AcousticWorker:
         self._rung: set[str] = set()  # jobs whose logs are to be read
         self._reread_at = 0.0
         ownership.slots = settings.max_num_seqs
-        ownership.counts |= {"windows": 0, "samples": 0, "late": 0}
+        ownership.counts |= {"windows": 0, "calls": 0, "busy_ms": 0, "samples": 0, "late": 0}
 
     def run(self, stop: threading.Event) -> None:
         """Work until `stop`, then hand every job over; what else ends it is a strike against the jobs it had."""
@@ -276,7 +276,10 @@ class AcousticWorker:
                 for sounding in soundings:
                     self._decode([sounding], stop)
             return
-        self._window_s += 0.2 * (time.monotonic() - began - self._window_s)
+        took = time.monotonic() - began
+        self._window_s += 0.2 * (took - self._window_s)
+        self._ownership.counts["calls"] += 1
+        self._ownership.counts["busy_ms"] += round(1000 * took)
         for sounding, own in zip(soundings, decoded, strict=True):
             if own is not None:
                 self._take(sounding, asked[sounding.job], own)

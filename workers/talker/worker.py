@@ -102,7 +102,7 @@ class TalkerWorker:
         self._look = True  # whether there may be jobs, or room that there was not
         self._unready: set[str] = set()  # jobs of this worker's whose first span is not out yet
         ownership.slots = settings.max_jobs
-        ownership.counts |= {"draws": 0, "steps": 0}
+        ownership.counts |= {"draws": 0, "steps": 0, "busy_ms": 0}
 
     def run(self, stop: threading.Event) -> None:
         """Work until `stop`, then hand every job over; what else ends it is a strike against the jobs it had."""
@@ -114,9 +114,11 @@ class TalkerWorker:
         self._admit()
         if self._runner.idle:
             return False
-        counts = self._ownership.counts
+        counts, began = self._ownership.counts, time.monotonic()
+        stepped = self._runner.step()
         counts["steps"] += 1
-        for history in self._runner.step():
+        counts["busy_ms"] += round(1000 * (time.monotonic() - began))
+        for history in stepped:
             counts["draws"] += 1
             talking = self._talking[history.job]
             if history.refused is None or history.reason is not None:  # it may have ended in that very step

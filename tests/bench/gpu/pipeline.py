@@ -46,6 +46,7 @@ def _serve(run: Bench, runner: str, rows: list[dict[str, Any]], notes: list[str]
     body = {"model": None, **songs.body(run.family, most, verses=2)}
 
     def note(level: dict[str, Any]) -> None:
+        notes.append(f"{runner}, {level['concurrency']} listeners: {'; '.join(work.since())}")
         rows.append(
             {
                 "runner": runner, "listeners": level["concurrency"], "ok": level["ok"], "failed": level["failed"],
@@ -58,6 +59,7 @@ def _serve(run: Bench, runner: str, rows: list[dict[str, Any]], notes: list[str]
         run.put("pipeline", rows, notes)
 
     with serving(run, runner) as url:
+        work = Work(url)
         loads = [Load(run.plan.requests(at_once), at_once) for at_once in run.plan.listeners]
         left = run.deadline - time.monotonic()
         try:
@@ -69,6 +71,34 @@ def _serve(run: Bench, runner: str, rows: list[dict[str, Any]], notes: list[str]
         song = report["levels"][0]["results"][0]
         for way, sha256 in other_ways(url, target.request(song["seed"])).items():
             notes.append(f"{runner}, {way}: {'the same bytes' if sha256 == song['sha256'] else 'bytes DIFFER'}")
+
+
+class Work:
+    """What the workers of a server do, from one look to the next. Heartbeats tell it, so it lags by one."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._at, self._done = self._look()
+
+    def since(self) -> list[str]:
+        """Of each worker: how much of its time it was in steps or calls, how many, and how full they were."""
+        at, done = self._look()
+        told = []
+        for worker, (role, now) in done.items():
+            _, before = self._done.get(worker, (role, {}))
+            did = {what: number - before.get(what, 0) for what, number in now.items()}
+            turns, filled = (did["steps"], did["draws"]) if role == "talker" else (did["calls"], did["windows"])
+            told.append(
+                f"{role} busy {did['busy_ms'] / (10 * max(1e-3, at - self._at)):.0f}%, {turns} "
+                f"{'steps' if role == 'talker' else 'calls'} of {did['busy_ms'] / max(1, turns):.1f} ms and "
+                f"{filled / max(1, turns):.1f} {'draws' if role == 'talker' else 'windows'}"
+            )
+        self._at, self._done = at, done
+        return told
+
+    def _look(self) -> tuple[float, dict[str, tuple[str, dict[str, int]]]]:
+        told = httpx.get(f"{self._url}/v1/pipeline", timeout=30).raise_for_status().json()
+        return time.monotonic(), {one["worker"]: (one["role"], one["done"]) for one in told["workers"]}
 
 
 def other_ways(url: str, body: dict[str, Any]) -> dict[str, str]:
