@@ -412,11 +412,24 @@ def test_an_exclusive_prefill_is_alone_in_its_step_and_frames_wait_for_one_at_mo
     assert max(later - step for step, later in pairwise(singing)) == 2
 
 
+def test_a_prompt_s_last_position_is_computed_among_the_decodes(new_engine):
+    engine = new_engine(ours={"exclusive_prefill": True})
+    first = engine.add("a", prompt=4, frames=30)
+    while len(first.steps) < 6:
+        engine.step()
+    second = engine.add("b", prompt=5, frames=3)
+    engine.finish()
+    assert prompt_cuts(second) == [4, 1]
+    before, last = second.steps[:2]
+    assert {name.split("/")[0] for name in engine.chunks[before]} == {"b"}
+    assert {name.split("/")[0] for name in engine.chunks[last]} == {"a", "b"}
+
+
 def test_an_exclusive_prefill_may_have_the_whole_budget(new_engine):
     engine = new_engine(ours={"exclusive_prefill": True}, max_num_batched_tokens=64)
     song = engine.add("a", prompt=100, frames=3)
     engine.finish()
-    assert prompt_cuts(song) == [32, 32, 32, 4]
+    assert prompt_cuts(song) == [32, 32, 32, 3, 1]
 
 
 # --- admission --------------------------------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ are admitted, stepped, preempted and finished together, in equal chunks, so that
 How a prompt is cut into chunks is a function of the settings and the job, never of the load: a chunk is what fits
 beside a decode in every other slot, or `long_prefill_token_threshold` if that is less. A prefill for which a step has
 no such room left waits, so a long prompt never stalls the frames of others. With `exclusive_prefill` a step is either
-one job's chunk or a decode of all, in turns: then no step's shape depends on the load, once decodes are padded.
+one job's chunk or a decode of all, in turns: then no step's shape depends on the load, once decodes are padded. A
+prompt's last position is computed among the decodes, so that its draw costs no step of its own.
 
 Jobs run in the order in which they came; memory is short for the youngest first.
 """
@@ -233,6 +234,8 @@ class PairScheduling:
             return self._replay_chunk if left >= self._replay_chunk else min(left, 1)
         if self._replay_chunk:
             left = min(left, prompt_tokens(row) - computed)
+        if self._exclusive and left > 1:
+            left -= 1  # a prompt's last position goes with the decodes: its draw then costs no step of its own
         return min(left, self._prefill_chunk(len(job.rows)))
 
     def _prefill_chunk(self, rows: int) -> int:
