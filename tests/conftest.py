@@ -37,6 +37,7 @@ def pytest_collection_modifyitems(items):
 
 def pytest_addoption(parser):
     parser.addoption("--device", default="cpu", help="where models under test compute, e.g. cuda (default: cpu)")
+    parser.addoption("--docker", action="store_true", help="also build the image and run the stack in containers")
 
 
 @pytest.fixture(scope="session")
