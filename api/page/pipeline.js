@@ -111,7 +111,7 @@ function figure(name, number) {
   const term = document.createElement("dt");
   const value = document.createElement("dd");
   term.textContent = name;
-  value.textContent = number;
+  value.textContent = number.toLocaleString("en");
   made.append(term, value);
   return made;
 }
