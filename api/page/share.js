@@ -1,12 +1,14 @@
 // The link of the job that is open, for others.
 
 const told = document.getElementById("copied");
+const SILENCE_MS = 100; // between two notices that are alike, or a screen reader tells of the first alone
 const COPIED = "The link is copied: whoever opens it hears the job from its beginning.";
 
 /** Copy the page's address, and say so. */
 export async function copyLink() {
-  told.textContent = ""; // or a screen reader hears no second time
+  told.textContent = "";
   const copied = await copy(location.href);
+  await new Promise((resolve) => setTimeout(resolve, SILENCE_MS));
   told.textContent = copied ? COPIED : "The browser does not let this page copy: take the link from its address bar.";
 }
 

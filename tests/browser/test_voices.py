@@ -220,6 +220,7 @@ def test_a_recording_by_the_microphone_becomes_a_voice(site, ear):
     expect(dialog.get_by_role("status")).to_contain_text("The recording is there")
     assert ear.page.evaluate("microphone.getTracks().every(({ readyState }) => readyState === 'ended')")
     expect(dialog.get_by_label("The recording")).to_be_visible()
+    ear.until("document.getElementById('sample-heard').duration > 0.5")
     assert dialog.locator("#upload-sample").evaluate("field => field.files[0].name") == "recording.wav"
     dialog.get_by_label("Name").fill("me")
     dialog.get_by_label("Consent").fill("It is I.")
