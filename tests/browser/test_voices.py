@@ -113,6 +113,38 @@ def test_how_much_is_sent_is_told(site, ear):
     assert len(held) == len(uploaded(site)) == 1
 
 
+def test_an_upload_that_broke_off_is_sent_again(site, ear):
+    dialog, tries = opened(site, ear), []
+
+    def breaks_once(route, request) -> None:
+        tries.append(request.method)
+        if tries.count("POST") == 1:
+            route.abort("connectionreset")
+        else:
+            route.continue_()
+
+    ear.page.route("**/v1/audio/voices", breaks_once)
+    filled(dialog).click()
+    expect(dialog).to_be_hidden()
+    assert tries.count("POST") == 2 and len(uploaded(site)) == 1
+
+
+def test_who_closes_the_dialog_sends_no_more(site, ear):
+    dialog, page = opened(site, ear), ear.page
+    page.route("**/v1/audio/voices", lambda route, request: route.continue_() if request.method == "GET" else None)
+    filled(dialog).click()
+    expect(dialog.locator("#upload-progress")).to_be_visible()
+    with page.expect_event("requestfailed"):
+        page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+    page.get_by_role("button", name="Your voices").click()
+    expect(dialog.locator("#upload-send")).not_to_have_attribute("aria-busy", "true")
+    expect(dialog.locator("#upload-progress")).to_be_hidden()
+    expect(dialog.get_by_role("alert")).to_be_empty()
+    expect(dialog.get_by_label("Name")).to_have_value("ida")  # to be sent after all
+    assert uploaded(site) == []
+
+
 def test_what_is_wrong_is_said_in_the_api_s_words_beside_its_field(site, ear):
     upload(site, "ida")
     dialog = opened(site, ear)
