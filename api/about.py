@@ -13,12 +13,13 @@ from api import queue
 from api.auth import Owner
 from api.encoding import FORMATS
 from api.errors import BROKER_AWAY
-from api.pipeline import live_workers
+from api.pipeline import live_workers, webhooks
 from api.service import Service, Serving
 from broker_schemas import keys
 from broker_schemas.contract import Contract
 
 _PATIENCE_S = 3  # with a broker that does not answer: whoever asks here wants to know soon
+_WAITING = ("owed", "retrying")  # of webhooks
 
 router = APIRouter()
 
@@ -67,11 +68,16 @@ async def metrics(service: Serving) -> Response:
         async with asyncio.timeout(_PATIENCE_S):
             gauges.live_jobs.set(await service.client().zcard(keys.LIVE))
             _, gauges.workers.beats = await live_workers(service.client())
+            told = await webhooks(service.client())
+            for state in _WAITING:
+                gauges.webhooks_waiting.labels(state).set(told[state])
             for name in service.contracts:
                 gauges.queue_depth.labels(name).set(await queue.depth(service.client(), name))
     except BROKER_AWAY:  # unknown now: better no figure than an old one
         gauges.live_jobs.set(float("nan"))
         gauges.workers.beats = []
+        for state in _WAITING:
+            gauges.webhooks_waiting.labels(state).set(float("nan"))
         for name in service.contracts:
             gauges.queue_depth.labels(name).set(float("nan"))
     return Response(gauges.text(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -72,6 +72,11 @@ class Metrics:
         )  # fmt: skip
         self.queue_depth = self._gauge("queue_depth", "Jobs that no talker has taken yet", "model")
         self.live_jobs = self._gauge("live_jobs", "Jobs that are not final")
+        self.webhooks_waiting = self._gauge(
+            "webhooks_waiting",
+            "Jobs whose end is yet to be told (owed), those of them tried in vain (retrying)",
+            "state",
+        )
         self.subscribers = self._gauge("stream_subscribers", "Open streams of events or sound", "kind")
         self.workers = WorkerMetrics()
         self.registry.register(self.workers)

@@ -13,6 +13,8 @@ from api.service import Serving
 from broker_schemas import keys
 from broker_schemas.heartbeat import Heartbeat, broker_ms, living
 
+_OUTCOMES = ("delivered", "failed", "given_up")
+
 router = APIRouter()
 
 
@@ -24,6 +26,9 @@ async def pipeline(service: Serving, owner: Owner) -> dict[str, Any]:
     jobs, takeovers, cancelled, failed; a talker's draws and steps; an acoustic worker's windows, the calls that decoded
     them, samples, and windows that came later than their listener could play them (late); and of both, the time in
     steps or calls (busy_ms).
+
+    `webhooks`: jobs whose end is yet to be told (owed), those of them that were tried in vain (retrying); and of all
+    times, ends that were told (delivered) or never could be (given_up), and attempts that failed.
     """
     client = service.client()
     now_ms, beats = await live_workers(client)
@@ -37,8 +42,17 @@ async def pipeline(service: Serving, owner: Owner) -> dict[str, Any]:
             name: {"queued": queued, "ready": sounding}
             for name, queued, sounding in zip(models, waiting, ready, strict=True)
         },
+        "webhooks": await webhooks(client),
         "workers": [_shown(beat, now_ms) for beat in beats],
     }
+
+
+async def webhooks(client: Any) -> dict[str, int]:
+    """What is owed to webhooks now, and what became of what was."""
+    owed = await client.hlen(keys.WEBHOOKS_OWED)
+    retrying = await client.hlen(keys.WEBHOOK_MESSAGES)
+    done = {name.decode(): int(number) for name, number in (await client.hgetall(keys.WEBHOOKS_DONE)).items()}
+    return {"owed": owed, "retrying": retrying, **{name: done.get(name, 0) for name in _OUTCOMES}}
 
 
 async def live_workers(client: Any) -> tuple[int, list[Heartbeat]]:

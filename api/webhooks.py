@@ -145,7 +145,7 @@ async def _tell(service: Service, job: str, claimed: int, attempt: int) -> None:
             _log.error("the webhook of job %s", job, exc_info=why)
         await _put_off(service, job, claimed, attempt, message, why)
         return
-    await service.run(log.end_webhook(job, claimed=claimed))
+    await service.run(log.end_webhook(job, claimed=claimed, outcome="" if message is None else "delivered"))
     if message is not None:
         service.metrics.webhooks.labels("delivered").inc()
 
@@ -171,7 +171,7 @@ async def _put_off(
 ) -> None:
     pauses_s = service.webhooks.settings.pauses_s
     if attempt > len(pauses_s):
-        await service.run(log.end_webhook(job, claimed=claimed))
+        await service.run(log.end_webhook(job, claimed=claimed, outcome="given_up"))
         service.metrics.webhooks.labels("given_up").inc()
         _log.warning("the webhook of job %s is given up after %d attempts: %s", job, attempt, why)
         return

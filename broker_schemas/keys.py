@@ -21,6 +21,7 @@ RETIREMENTS = "{sl:live}:retirements"  # list: when the newest final jobs left t
 WEBHOOKS = "{sl:live}:webhooks"  # zset: job id -> when it is to be told next, or its claim lapses (ms)
 WEBHOOKS_OWED = "{sl:live}:webhooks:owed"  # hash: job id -> "<attempts>\n<model>"
 WEBHOOK_MESSAGES = "{sl:live}:webhooks:messages"  # hash: job id -> what could not be told yet (MessagePack)
+WEBHOOKS_DONE = "{sl:live}:webhooks:done"  # hash: delivered, failed (tried again later), given_up -> how often
 
 # Signals, all in one slot so that a worker waits for all of its own in one read.
 TOMBSTONES = "sl:tombstones"  # stream, capped: ids of jobs that ended before they were done

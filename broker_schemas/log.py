@@ -297,7 +297,7 @@ def retire(job: str, *, model: str, owner: str, ttl_ms: int, bytes_: int) -> lis
 
 # --- webhooks --------------------------------------------------------------------------------------------------------
 
-_WEBHOOKS = [keys.LIVE, keys.WEBHOOKS, keys.WEBHOOKS_OWED, keys.WEBHOOK_MESSAGES]
+_WEBHOOKS = [keys.LIVE, keys.WEBHOOKS, keys.WEBHOOKS_OWED, keys.WEBHOOK_MESSAGES, keys.WEBHOOKS_DONE]
 
 
 def owe_webhook(job: str, model: str) -> Call:
@@ -318,9 +318,9 @@ def tell_again(job: str, *, claimed: int, pause_ms: int, message: bytes = b"") -
     return Call("webhooks", _WEBHOOKS, ["again", job, claimed, pause_ms, message])
 
 
-def end_webhook(job: str, *, claimed: int) -> Call:
-    """The job's end was told, or is told no more."""
-    return Call("webhooks", _WEBHOOKS, ["done", job, claimed])
+def end_webhook(job: str, *, claimed: int, outcome: str = "") -> Call:
+    """The job's end was told ("delivered"), or is told no more ("given_up"); "" where there was nothing to tell."""
+    return Call("webhooks", _WEBHOOKS, ["done", job, claimed, outcome])
 
 
 def drop_webhook(job: str) -> Call:

@@ -81,7 +81,7 @@ export class Listener extends EventTarget {
     for (const id of ["words", "facts", "log", "timeline"]) at(id).replaceChildren();
     for (const id of ["first-audio", "real-time", "so-far"]) at(id).textContent = "–";
     at("log-count").textContent = "0";
-    at("timeline-told").textContent = "";
+    for (const id of ["timeline-told", "copied"]) at(id).textContent = "";
     this.#waveform.clear(1);
     this.#showPlace();
   }

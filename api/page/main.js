@@ -4,13 +4,16 @@ import { tellAway } from "./away.js";
 import { JobList } from "./jobs.js";
 import { askKey } from "./key.js";
 import { Listener } from "./listener.js";
-import { body, chosenModel, clearErrors, offer, onOrder, showError } from "./order.js";
+import { body, chooseVoice, chosenModel, errors, offer, offerVoices, onOrder } from "./order.js";
 import { contextOf } from "./playback.js";
 import { Server } from "./server.js";
+import { copyLink } from "./share.js";
+import { VoicesDialog } from "./voices.js";
 
 const server = new Server(askKey);
 export const listener = new Listener(server);
 const jobs = new JobList(server);
+const voices = new VoicesDialog(server);
 const make = document.getElementById("make");
 
 async function start() {
@@ -19,14 +22,14 @@ async function start() {
     const [models, voices] = await Promise.all([server.call("/v1/models"), server.call("/v1/audio/voices")]);
     offer(models.data, voices.data);
   } catch (error) {
-    showError(error);
+    errors.show(error);
   }
   await jobs.refresh();
 }
 
 async function order() {
   if (make.getAttribute("aria-busy") === "true") return;
-  clearErrors();
+  errors.clear();
   make.setAttribute("aria-busy", "true");
   const chosen = chosenModel();
   if (chosen) contextOf(chosen.sample_rate).resume(); // while the key or button is pressed: see contextOf
@@ -40,7 +43,7 @@ async function order() {
     bringIntoView(document.getElementById("listen"));
     jobs.refresh();
   } catch (error) {
-    showError(error);
+    errors.show(error);
   } finally {
     make.removeAttribute("aria-busy");
   }
@@ -73,5 +76,10 @@ window.addEventListener("hashchange", () => {
   openNamed();
   document.getElementById("listen-title").focus();
 });
+document.getElementById("copy-link").addEventListener("click", copyLink);
+document.getElementById("own-voices").addEventListener("click", () => voices.open());
+voices.addEventListener("listed", ({ detail: all }) => offerVoices(all));
+voices.addEventListener("chosen", ({ detail: name }) => chooseVoice(name, `${name} speaks next.`));
+voices.addEventListener("kept", ({ detail: name }) => chooseVoice(name, `${name} is kept, and speaks next.`));
 onOrder(order);
 start();

@@ -1,8 +1,18 @@
 // The form: what can be asked of the chosen model, what was typed, and what was wrong with it.
 
+import { FormErrors } from "./errors.js";
+import { addSettings, typed } from "./settings.js";
+
+addSettings(document.getElementById("settings"));
+
 const DRAFT = "songline.draft";
 const form = document.getElementById("order");
 const { model, input, instructions, voice } = form.elements;
+const ownVoices = document.getElementById("own-voices");
+const hint = document.getElementById("voice-hint");
+
+/** What is wrong with what was typed. */
+export const errors = new FormErrors(form, document.getElementById("form-error"));
 
 let models = [];
 let voices = [];
@@ -26,6 +36,20 @@ export function offer(served, spoken) {
   fit(drafted.voice);
 }
 
+/** Offer the voices that there are now. */
+export function offerVoices(spoken) {
+  voices = spoken;
+  fit();
+}
+
+/** Have the next job speak so, and tell why. */
+export function chooseVoice(name, why) {
+  voice.value = name;
+  voice.dispatchEvent(new Event("input", { bubbles: true }));
+  hint.textContent = why;
+  voice.focus();
+}
+
 /** The request's body as JSON. A seed goes as it was typed: it may have more digits than a number holds. */
 export function body() {
   const fields = {};
@@ -34,28 +58,9 @@ export function body() {
     const value = control.value.trim();
     if (!value || control.closest(".field").hidden) continue;
     if (control.name === "seed" && /^\d+$/.test(value)) seed = `,"seed":${value.replace(/^0+(?=\d)/, "")}`;
-    else fields[control.name] = control.dataset.kind === "number" ? number(value) : control.value;
+    else fields[control.name] = typed(control);
   }
   return JSON.stringify({ ...fields, input: input.value }).replace(/}$/, `${seed}}`);
-}
-
-/** Show an error beside its field, or under the button where it is about none of them. */
-export function showError({ param, message }) {
-  clearErrors();
-  const control = param && Object.hasOwn(form.elements, param) ? form.elements[param] : null;
-  if (!control || control.closest(".field").hidden) {
-    document.getElementById("form-error").textContent = message;
-    return;
-  }
-  if (control.closest("details")) control.closest("details").open = true;
-  document.getElementById(`${param}-error`).textContent = message;
-  control.setAttribute("aria-invalid", "true");
-  control.focus();
-}
-
-export function clearErrors() {
-  for (const told of form.querySelectorAll(".error")) told.textContent = "";
-  for (const control of controls()) control.removeAttribute("aria-invalid");
 }
 
 /** Call `order` when the form is sent, by button or keys. */
@@ -70,11 +75,6 @@ function controls() {
   return [...form.elements].filter(({ name }) => name);
 }
 
-function number(text) {
-  const value = Number(text);
-  return Number.isFinite(value) ? value : text; // for the server to say what is wrong with it
-}
-
 /** Fit the form to the chosen model. */
 function fit(wanted = voice.value) {
   const chosen = chosenModel();
@@ -82,7 +82,7 @@ function fit(wanted = voice.value) {
   const speaks = chosen.fields.includes("language");
   for (const field of form.querySelectorAll("[data-field]")) {
     const name = field.dataset.field;
-    field.hidden = !chosen.fields.includes(name) && name !== "model";
+    field.hidden = !chosen.fields.includes(name);
   }
   label("input", speaks ? "Text" : "Lyrics");
   input.placeholder = speaks ? "The river wrote a letter to the sea." : "[verse]\nThe river wrote a letter to the sea";
@@ -100,8 +100,8 @@ function fitVoices(chosen, wanted) {
   voice.replaceChildren(...(options.length ? options : [new Option("none yet", "")]));
   const names = [...own, ...uploaded].map(({ id }) => id);
   if (names.includes(wanted)) voice.value = wanted;
-  document.getElementById("voice-hint").textContent =
-    names.length || !chosen.clones ? "" : "This model clones a recording: upload one to POST /v1/audio/voices.";
+  ownVoices.hidden = !chosen.clones;
+  hint.textContent = names.length || !chosen.clones ? "" : "This model clones a recording: upload one.";
 }
 
 function group(label, members) {
@@ -124,19 +124,14 @@ function draft() {
   }
 }
 
-form.addEventListener("input", (event) => {
+form.addEventListener("input", () => {
   const kept = Object.fromEntries(controls().map(({ name, value }) => [name, value]));
   sessionStorage.setItem(DRAFT, JSON.stringify(kept));
-  const told = document.getElementById(`${event.target.name}-error`);
-  if (told) told.textContent = "";
-  event.target.removeAttribute("aria-invalid");
 });
 model.addEventListener("change", () => fit());
+voice.addEventListener("change", () => (hint.textContent = ""));
 for (const area of [input, instructions]) {
   area.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
   });
-}
-for (const control of controls()) {
-  if (!control.hasAttribute("aria-describedby")) control.setAttribute("aria-describedby", `${control.name}-error`);
 }

@@ -11,6 +11,8 @@ const totals = document.getElementById("totals");
 const queues = document.getElementById("queues");
 const workers = document.getElementById("workers");
 const table = document.getElementById("workers-table");
+const webhooks = document.getElementById("webhooks");
+const webhooksPanel = document.getElementById("webhooks-panel");
 const told = document.getElementById("told");
 const rates = new Map(); // sample rate by model
 let before = null; // what was told last
@@ -44,9 +46,22 @@ function show(now, earlier) {
     const sound = rates.has(model) ? `${(samples / rates.get(model)).toFixed(1)} s` : "–";
     return row(cell(model), cell(queue.queued), cell(queue.ready), cell(drawn.toFixed(1)), cell(earlier ? sound : "–"));
   }));
+  showWebhooks(now.webhooks);
   workers.replaceChildren(...now.workers.map((worker) => shown(worker, paces.get(worker.worker))));
   table.hidden = !now.workers.length;
   told.textContent = now.workers.length ? "" : "No worker is alive: start songline talker and songline acoustic.";
+}
+
+/** Hidden where nobody ever asked for one. */
+function showWebhooks({ owed, retrying, delivered, failed, given_up: givenUp }) {
+  webhooksPanel.hidden = !(owed || delivered || failed || givenUp);
+  webhooks.replaceChildren(
+    figure("Wait to be told", owed),
+    figure("Of these, tried in vain", retrying),
+    figure("Delivered", delivered),
+    figure("Attempts that failed", failed),
+    figure("Given up", givenUp),
+  );
 }
 
 /** What a worker did a second since it was last looked at; null where it is new. */
@@ -96,7 +111,7 @@ function figure(name, number) {
   const term = document.createElement("dt");
   const value = document.createElement("dd");
   term.textContent = name;
-  value.textContent = number;
+  value.textContent = number.toLocaleString("en");
   made.append(term, value);
   return made;
 }

@@ -1,5 +1,7 @@
 // Calls to the api that this page came from. One that is away is asked again until it answers.
 
+import { upload } from "./upload.js";
+
 const KEY = "songline.key";
 const LONGEST_PAUSE_S = 10;
 const PASSING = ["broker_unavailable", "api_stopping"]; // codes of what another try may cure
@@ -37,14 +39,15 @@ export class Server extends EventTarget {
     return parsed(await (await this.fetch(path, options)).text());
   }
 
-  /** An answer that is no error. */
+  /** An answer that is no error. `options` are those of fetch, or of upload where they have `onProgress`. */
   async fetch(path, options = {}) {
+    const send = options.onProgress ? upload : fetch;
     for (let tries = 0; ; tries++) {
       const key = sessionStorage.getItem(KEY);
       const headers = { ...options.headers, ...(key && { Authorization: `Bearer ${key}` }) };
       let answer;
       try {
-        answer = await fetch(path, { ...options, headers });
+        answer = await send(path, { ...options, headers });
       } catch (error) {
         if (options.signal?.aborted) throw error;
         await this.pause(tries, options.signal);

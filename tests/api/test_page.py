@@ -41,6 +41,7 @@ async def test_a_browser_loads_nothing_from_elsewhere(redis_api):
         answer = await redis_api.http.get(path)
         policy = dict(part.strip().split(" ", 1) for part in answer.headers["content-security-policy"].split(";"))
         assert policy["default-src"] == "'none'"
+        assert policy.pop("media-src") == "blob:"  # what a person has just chosen or recorded
         assert set(policy.values()) == {"'none'", "'self'"}
         assert answer.headers["x-content-type-options"] == "nosniff"
 

@@ -179,6 +179,34 @@ async def test_it_is_told_again_until_it_is_taken(broker):
         assert outcomes(api, "failed") == 3
 
 
+async def test_an_operator_sees_what_is_owed_and_what_became_of_it(broker):
+    async def seen() -> dict[str, int]:
+        return (await api.http.get("/v1/pipeline")).json()["webhooks"]
+
+    async with told(broker, 500, pauses_s=(NEVER_S,)) as (api, receiver):
+        nothing = {"owed": 0, "retrying": 0, "delivered": 0, "failed": 0, "given_up": 0}
+        assert await seen() == nothing
+        job = await api.submit(webhook=receiver.url)
+        assert await seen() == nothing | {"owed": 1}
+        api.player(job).play(5, 1)
+        await until(lambda: outcomes(api, "failed") == 1)
+        assert await seen() == nothing | {"owed": 1, "retrying": 1, "failed": 1}
+        text = (await api.http.get("/metrics")).text
+        assert 'songline_webhooks_waiting{state="owed"} 1.0' in text
+        assert 'songline_webhooks_waiting{state="retrying"} 1.0' in text
+
+        broker.client().zadd(keys.WEBHOOKS, {job["id"]: 0})  # the pause is over
+        await until(lambda: outcomes(api, "delivered") == 1)
+        assert await seen() == nothing | {"failed": 1, "delivered": 1}
+
+        receiver.statuses = [500, 500]
+        job = await api.played(webhook=receiver.url)
+        await until(lambda: outcomes(api, "failed") == 2)
+        broker.client().zadd(keys.WEBHOOKS, {job["id"]: 0})
+        await until(lambda: outcomes(api, "given_up") == 1)
+        assert await seen() == nothing | {"failed": 2, "delivered": 1, "given_up": 1}
+
+
 async def test_a_receiver_that_is_away_hears_of_it_when_it_is_back(real_broker):
     async with Receiver() as receiver:
         pass

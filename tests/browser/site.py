@@ -45,12 +45,20 @@ class SpeechContract(HumContract):
 
 
 class CloneContract(SpeechContract):
-    """Speaks as an uploaded voice does."""
+    """Speaks as an uploaded voice does, and keeps what else it was asked for."""
 
     model = "parrot"
-    fields = SpeechContract.fields | {"ref_audio", "ref_text"}
+    settings = frozenset({"top_k", "repetition_penalty", "do_sample", "async_chunk"})
+    fields = SpeechContract.fields | settings | {"ref_audio", "ref_text"}
     voices = ()
     clones = True
+
+    def accept(self, body: Mapping[str, object]) -> Order:
+        if body.get("top_k", 0) == 9:
+            raise BadField("top_k", "top_k must be another number.")
+        order = super().accept(body)
+        asked = {name: body[name] for name in self.settings if name in body}
+        return Order(order.input, order.params | asked, order.max_frames, order.reserve_bytes)
 
 
 class Site:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
+
+import numpy as np
 import pytest
+import soundfile
 from playwright.sync_api import expect
 
 pytestmark = pytest.mark.browser
@@ -57,6 +61,25 @@ def shown(site, ear) -> str:
     return job["id"]
 
 
+def voices_shown(site, ear) -> None:
+    """The dialog of one's own voices, with all that it can show."""
+    sound = io.BytesIO()
+    soundfile.write(sound, np.sin(np.arange(24_000) / 20), 24_000, format="WAV")
+    form = {"name": "a" * 64, "consent": "b" * 200, "ref_text": "She sells sea shells."}
+    site.http.post("/v1/audio/voices", data=form, files={"audio_sample": sound.getvalue()}).raise_for_status()
+    page = ear.page
+    ear.open(site)
+    page.get_by_label("Model").select_option("parrot")
+    page.get_by_role("button", name="Your voices").click()
+    page.get_by_role("button", name="Delete").click()
+    page.locator("#upload-sample").set_input_files(
+        {"name": "a.wav", "mimeType": "audio/wav", "buffer": sound.getvalue()}
+    )
+    expect(page.get_by_label("The recording")).to_be_visible()
+    page.get_by_role("button", name="Upload").click()
+    expect(page.locator("#upload-name-error")).to_contain_text("name is missing")
+
+
 def test_by_keys_alone(site, ear):
     page = ear.page
     ear.open(site)
@@ -79,9 +102,9 @@ def test_by_keys_alone(site, ear):
     expect(page.locator("#state")).to_have_text("Cancelled")
 
 
-def test_every_control_has_a_name(site, ear):
-    shown(site, ear)
-    tree = ear.page.context.new_cdp_session(ear.page).send("Accessibility.getFullAXTree")
+def roles(page) -> set[str]:
+    """The roles of `NAMED` that are there; raises AssertionError where one has no name."""
+    tree = page.context.new_cdp_session(page).send("Accessibility.getFullAXTree")
     seen, nameless = set(), []
     for node in tree["nodes"]:
         role = node.get("role", {}).get("value")
@@ -91,7 +114,14 @@ def test_every_control_has_a_name(site, ear):
         if not node.get("name", {}).get("value", "").strip():
             nameless.append((role, node))
     assert not nameless
-    assert seen == NAMED
+    return seen
+
+
+def test_every_control_has_a_name(site, ear):
+    shown(site, ear)
+    assert roles(ear.page) == NAMED
+    voices_shown(site, ear)
+    assert {"button", "textbox"} <= roles(ear.page)
 
 
 def test_states_are_told_and_ids_are_single(site, ear):
@@ -117,12 +147,20 @@ def test_text_stands_out_in_light_and_in_dark(site, ear):
     for scheme in ("light", "dark"):
         ear.page.emulate_media(color_scheme=scheme)
         assert ear.page.evaluate(FAINT) == []
+    voices_shown(site, ear)
+    for scheme in ("light", "dark"):
+        ear.page.emulate_media(color_scheme=scheme)
+        assert ear.page.evaluate(FAINT) == []
 
 
 def test_a_phone_is_wide_enough(site, ear):
     ear.page.set_viewport_size({"width": 360, "height": 740})
     shown(site, ear)
     assert ear.page.evaluate("document.documentElement.scrollWidth") == 360
+    voices_shown(site, ear)
+    dialog = ear.page.get_by_role("dialog", name="Your voices")
+    assert dialog.bounding_box()["width"] <= 360
+    assert dialog.evaluate("dialog => dialog.scrollWidth - dialog.clientWidth") == 0
 
 
 def test_nothing_comes_from_elsewhere(site, ear):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 import numpy as np
 import pytest
 import soundfile
@@ -19,11 +21,18 @@ ASKED = """
 """
 
 
+def upload_voice(site) -> None:
+    recording = io.BytesIO()
+    soundfile.write(recording, np.sin(np.arange(24_000) / 20), 24_000, format="WAV")
+    form = {"name": "ida", "consent": "Ida agreed."}
+    site.http.post("/v1/audio/voices", data=form, files={"audio_sample": recording.getvalue()}).raise_for_status()
+
+
 def test_a_request_says_what_was_chosen(site, ear):
     page = ear.page
     ear.open(site)
     page.get_by_label("Model").select_option("murmur")
-    page.get_by_label("Voice").select_option("ben")
+    page.get_by_label("Voice", exact=True).select_option("ben")
     page.get_by_text("Seed and parameters").click()
     page.get_by_label("Seed").fill("9223372036854775807")  # more than a number of JavaScript holds
     page.get_by_label("Most frames").fill("300")
@@ -44,15 +53,51 @@ def test_the_fields_are_the_models(site, ear):
     assert voice.locator("option").all_text_contents() == ["anna", "ben"]
 
 
-def test_an_uploaded_voice_can_be_chosen(site, ear, tmp_path):
+def test_settings_are_those_that_the_model_has(site, ear):
+    page = ear.page
+    ear.open(site)
+    settings = page.locator("#parameters")
+    common = ["max_new_tokens", "seed"]
+    spoken = [*common, "language", "temperature"]
+    cloned = [*spoken, "top_k", "repetition_penalty", "do_sample", "async_chunk"]
+    for model, has in (("hum", common), ("murmur", spoken), ("parrot", cloned)):
+        page.get_by_label("Model").select_option(model)
+        expect(settings.locator("input:visible")).to_have_count(0)  # closed
+        page.get_by_text("Seed and parameters").click()
+        shown = settings.locator(":is(input, select):visible").evaluate_all("all => all.map(({ name }) => name)")
+        assert sorted(shown) == sorted(has)
+        page.get_by_text("Seed and parameters").click()
+
+
+def test_settings_are_sent_as_what_they_are(site, ear):
+    upload_voice(site)
+    page = ear.page
+    ear.open(site)
+    page.get_by_label("Model").select_option("parrot")
+    page.get_by_text("Seed and parameters").click()
+    page.locator("#repetition_penalty").fill("1.25")
+    page.locator("#top_k").fill("40")
+    page.locator("#do_sample").select_option(label="the likeliest")
+    page.locator("#async_chunk").select_option(label="while it is made")
+    params = site.job(ear.sing(button="Speak"))["params"]
+    assert {name: params.get(name) for name in ("repetition_penalty", "top_k", "do_sample", "async_chunk")} == {
+        "repetition_penalty": 1.25, "top_k": 40, "do_sample": False, "async_chunk": True,
+    }  # fmt: skip
+    page.locator("#do_sample").select_option("")
+    page.locator("#top_k").fill("9")
+    page.get_by_role("button", name="Speak").click()
+    expect(page.locator("#top_k-error")).to_have_text("top_k must be another number.")
+    page.locator("#top_k").fill("")
+    with page.expect_request("**/v1/jobs") as sent:
+        page.get_by_role("button", name="Speak").click()
+    assert sent.value.post_data_json.keys() == {"model", "input", "voice", "repetition_penalty", "async_chunk"}
+
+
+def test_an_uploaded_voice_can_be_chosen(site, ear):
     ear.open(site)
     ear.page.get_by_label("Model").select_option("parrot")
     expect(ear.page.locator("#voice-hint")).to_contain_text("upload one")
-    recording = tmp_path / "ida.wav"
-    soundfile.write(recording, np.sin(np.arange(24_000) / 20), 24_000)
-    with recording.open("rb") as sample:
-        form = {"name": "ida", "consent": "Ida agreed."}
-        site.http.post("/v1/audio/voices", data=form, files={"audio_sample": sample}).raise_for_status()
+    upload_voice(site)
     ear.page.reload()
     expect(ear.page.locator("#voice")).to_have_value("ida")
     expect(ear.page.locator("#voice-hint")).to_be_empty()
@@ -99,7 +144,7 @@ def test_an_error_about_no_field_is_said_under_the_button(site, ear):
 def test_what_was_typed_outlives_a_reload(site, ear):
     ear.open(site)
     ear.page.get_by_label("Model").select_option("murmur")
-    ear.page.get_by_label("Voice").select_option("ben")
+    ear.page.get_by_label("Voice", exact=True).select_option("ben")
     ear.page.locator("#input").fill("half a though")
     ear.page.reload()
     expect(ear.page.locator("#input")).to_have_value("half a though")

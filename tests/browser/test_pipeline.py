@@ -60,3 +60,17 @@ def test_who_is_gone_is_not_shown(site, page):
     site.broker.client().delete(keys.WORKERS)
     expect(page.locator("#told")).to_contain_text("No worker is alive")
     expect(row(page, "talker-a-1")).to_have_count(0)
+
+
+def test_webhooks_are_shown_where_there_were_any(site, page):
+    page.goto(f"{site.url}/pipeline")
+    expect(page.locator("#told")).to_contain_text("No worker is alive")
+    panel = page.get_by_role("region", name="Webhooks")
+    expect(panel).to_have_count(0)
+    client = site.broker.client()
+    client.hset(keys.WEBHOOKS_OWED, mapping={"job_a": "0\nhum", "job_b": "2\nhum"})
+    client.hset(keys.WEBHOOK_MESSAGES, "job_b", b"what is to be told")
+    client.hset(keys.WEBHOOKS_DONE, mapping={"delivered": 1234, "failed": 5, "given_up": 6})
+    expect(panel.locator("div")).to_have_text(
+        ["Wait to be told2", "Of these, tried in vain1", "Delivered1,234", "Attempts that failed5", "Given up6"]
+    )

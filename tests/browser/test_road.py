@@ -30,7 +30,7 @@ def test_a_press_is_heard_to_its_end(ear):
     with serving(broker, contracts=[contract()]) as site, running(*workers):
         ear.open(site)
         expect(page.get_by_label("Model")).to_have_value(MODEL)
-        page.get_by_label("Voice").select_option("vivian")
+        page.get_by_label("Voice", exact=True).select_option("vivian")
         page.get_by_text("Seed and parameters").click()
         page.get_by_label("Seed").fill("7")
         page.get_by_label("Most frames").fill("25")

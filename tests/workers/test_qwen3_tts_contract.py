@@ -378,3 +378,10 @@ def test_chunks_are_cut_by_the_request_alone(contract):
     assert lengths() == [1, 2, 4, 8, 16, 25, 25]
     assert lengths(first_chunk_frames=5) == [5, 10, 20, 25, 25, 25, 25]
     assert lengths(first_chunk_frames=25) == [25] * 7
+
+
+def test_the_fields_are_those_that_the_checkpoint_has_a_use_for(contract, others):
+    clones = {"ref_audio", "ref_text", "x_vector_only_mode"}
+    for one in (contract, others["design"]):
+        assert not clones & one.fields and "instructions" in one.fields
+    assert clones <= others["base"].fields and "instructions" not in others["base"].fields
