@@ -66,11 +66,13 @@ async def metrics(service: Serving) -> Response:
     try:
         async with asyncio.timeout(_PATIENCE_S):
             gauges.live_jobs.set(await service.client().zcard(keys.LIVE))
+            gauges.unarchived_jobs.set(await service.client().zcard(keys.UNARCHIVED))
             _, gauges.workers.beats = await live_workers(service.client())
             for name in service.contracts:
                 gauges.queue_depth.labels(name).set(await queue.depth(service.client(), name))
     except BROKER_AWAY:  # unknown now: better no figure than an old one
         gauges.live_jobs.set(float("nan"))
+        gauges.unarchived_jobs.set(float("nan"))
         gauges.workers.beats = []
         for name in service.contracts:
             gauges.queue_depth.labels(name).set(float("nan"))

@@ -72,6 +72,9 @@ class Metrics:
         )  # fmt: skip
         self.queue_depth = self._gauge("queue_depth", "Jobs that no talker has taken yet", "model")
         self.live_jobs = self._gauge("live_jobs", "Jobs that are not final")
+        self.unarchived_jobs = self._gauge(
+            "unarchived_jobs", "Final jobs that are still there, and that no archive has"
+        )
         self.subscribers = self._gauge("stream_subscribers", "Open streams of events or sound", "kind")
         self.workers = WorkerMetrics()
         self.registry.register(self.workers)
