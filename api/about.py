@@ -67,6 +67,7 @@ async def metrics(service: Serving) -> Response:
     try:
         async with asyncio.timeout(_PATIENCE_S):
             gauges.live_jobs.set(await service.client().zcard(keys.LIVE))
+            gauges.unarchived_jobs.set(await service.client().zcard(keys.UNARCHIVED))
             _, gauges.workers.beats = await live_workers(service.client())
             told = await webhooks(service.client())
             for state in _WAITING:
@@ -75,6 +76,7 @@ async def metrics(service: Serving) -> Response:
                 gauges.queue_depth.labels(name).set(await queue.depth(service.client(), name))
     except BROKER_AWAY:  # unknown now: better no figure than an old one
         gauges.live_jobs.set(float("nan"))
+        gauges.unarchived_jobs.set(float("nan"))
         gauges.workers.beats = []
         for state in _WAITING:
             gauges.webhooks_waiting.labels(state).set(float("nan"))

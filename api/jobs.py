@@ -201,7 +201,9 @@ async def cancel(
     service: Serving,
     owner: Owner,
     job: str,
-    purge: Annotated[bool, Query(description="Also forget it: everything of it is deleted now")] = False,
+    purge: Annotated[
+        bool, Query(description="Also forget it: everything of it is deleted now, but for an archive")
+    ] = False,
 ) -> dict[str, Any]:
     """Ends the job wherever it is. Doing so twice is harmless."""
     producer = await service.owned(job, owner)

@@ -77,6 +77,9 @@ class Metrics:
             "Jobs whose end is yet to be told (owed), those of them tried in vain (retrying)",
             "state",
         )
+        self.unarchived_jobs = self._gauge(
+            "unarchived_jobs", "Final jobs that are still there, and that no archive has"
+        )
         self.subscribers = self._gauge("stream_subscribers", "Open streams of events or sound", "kind")
         self.workers = WorkerMetrics()
         self.registry.register(self.workers)

@@ -70,6 +70,8 @@ class Ask:
             owner=owner,
             deadline=int((time.time() + self.deadline_s) * 1000),
             traceparent=trace,
+            sample_rate=self.contract.sample_rate,
+            channels=self.contract.channels,
             extra={name: value for name, value in own.items() if value is not None},
         )
 

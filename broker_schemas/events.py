@@ -50,7 +50,8 @@ class Payload:
 class JobRequested(Payload):
     """The job as accepted: everything that its audio depends on.
 
-    `deadline` in Unix milliseconds; `ttl_ms`: how long the job's keys live on after its end.
+    `deadline` in Unix milliseconds; `ttl_ms`: how long the job's keys live on after its end. `sample_rate` (Hz) and
+    `channels` are the sound's, as the model's contract has them; None where an older api accepted the job.
     """
 
     type: ClassVar[str] = "job.requested"
@@ -62,6 +63,8 @@ class JobRequested(Payload):
     deadline: int
     ttl_ms: int = 3_600_000
     traceparent: str | None = None
+    sample_rate: int | None = None
+    channels: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

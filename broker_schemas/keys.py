@@ -17,6 +17,9 @@ RESERVED = "{sl:live}:reserved"  # hash: job id -> "<owner>\n<model>\n<bytes>"; 
 EXPIRING = "{sl:live}:expiring"  # zset: "<owner>/<job id>" of final jobs -> when their keys go (ms)
 RETIREMENTS = "{sl:live}:retirements"  # list: when the newest final jobs left the live set (ms)
 
+# Final jobs that no archive has, in the slot of the live set: who joins it has just left that, or its keys go.
+UNARCHIVED = "{sl:live}:unarchived"  # zset: job id -> when it is to be archived next, or its claim lapses (ms)
+
 # Jobs whose end is to be told, in the slot of the live set: who is in it has not ended.
 WEBHOOKS = "{sl:live}:webhooks"  # zset: job id -> when it is to be told next, or its claim lapses (ms)
 WEBHOOKS_OWED = "{sl:live}:webhooks:owed"  # hash: job id -> "<attempts>\n<model>"

@@ -30,7 +30,7 @@ from broker_schemas.events import (
 
 _SOURCES = {
     name: (Path(__file__).parent / f"{name}.lua").read_text()
-    for name in ("append_if", "lease", "pointer", "reserve", "sent_recording", "artefacts", "webhooks")
+    for name in ("append_if", "lease", "pointer", "reserve", "sent_recording", "artefacts", "webhooks", "archive")
 }
 
 
@@ -265,7 +265,7 @@ def drop_pointer(stream: str, job: str, role: str) -> Call:
     return Call("pointer", [stream, keys.posted(stream)], ["drop", job, keys.group(role)])
 
 
-_BUDGET = [keys.LIVE, keys.RESERVED, keys.EXPIRING, keys.RETIREMENTS]
+_BUDGET = [keys.LIVE, keys.RESERVED, keys.EXPIRING, keys.RETIREMENTS, keys.UNARCHIVED]
 
 
 def reserve(job: str, *, bytes_: int, max_jobs: int, max_bytes: int, owner: str, model: str) -> Call:
@@ -326,6 +326,32 @@ def end_webhook(job: str, *, claimed: int, outcome: str = "") -> Call:
 def drop_webhook(job: str) -> Call:
     """The job is forgotten, whoever has a claim."""
     return Call("webhooks", _WEBHOOKS, ["drop", job])
+
+
+# --- the archive ----------------------------------------------------------------------------------------------------
+
+
+def claim_unarchived(*, ttl_ms: int, most: int) -> Call:
+    """Take final jobs that no archive has; the reply is [claimed, job, job, …].
+
+    `claimed` is when the claim lapses (ms), and names it in what is said of these jobs next.
+    """
+    return Call("archive", [keys.UNARCHIVED], ["claim", ttl_ms, most])
+
+
+def put_off_archiving(job: str, *, claimed: int, pause_ms: int) -> Call:
+    """Hold the claim for so long from now on, or leave the job for then; the reply is the new [claimed], or [0]."""
+    return Call("archive", [keys.UNARCHIVED], ["put_off", job, claimed, pause_ms])
+
+
+def end_archiving(job: str, *, claimed: int) -> Call:
+    """The job is archived, or gone."""
+    return Call("archive", [keys.UNARCHIVED], ["done", job, claimed])
+
+
+def archive_again(jobs: Sequence[str]) -> Call:
+    """Final jobs are to be archived, though they may have been; the reply is [how many were not waiting already]."""
+    return Call("archive", [keys.UNARCHIVED], ["again", *jobs])
 
 
 # --- recordings -----------------------------------------------------------------------------------------------------

@@ -1,14 +1,14 @@
 -- What jobs hold of the budget: how many are live, and bytes; a live job its worst case, a final one its sound.
 --
--- KEYS  live reserved expiring retirements                           (one slot)
+-- KEYS  live reserved expiring retirements unarchived                (one slot)
 -- ARGV  take   job bytes max_jobs max_bytes owner model
---       retire job ttl_ms bytes owner model     it is final: it holds `bytes` until its keys go
+--       retire job ttl_ms bytes owner model     it is final: it holds `bytes` until its keys go, and may be archived
 --       hold   job bytes owner model            it is live, whatever the bounds
 --       give   job owner                        it is gone, or never was: it holds nothing
 --
 -- take replies {1 or 0, live jobs, bytes held}; taking or holding what is live changes nothing. retire replies
 -- {1 where it was live, bytes that it held}.
-local live, reserved, expiring, retirements = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local live, reserved, expiring, retirements, unarchived = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local verb, job = ARGV[1], ARGV[2]
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
@@ -38,6 +38,7 @@ end
 if verb == 'hold' then
   if redis.call('ZADD', live, 'NX', now, job) == 1 then hold(tonumber(ARGV[3]), ARGV[4], ARGV[5]) end
   redis.call('ZREM', expiring, ARGV[4] .. '/' .. job)
+  redis.call('ZREM', unarchived, job)
   return {1}
 end
 
@@ -45,6 +46,7 @@ local was_live = redis.call('ZREM', live, job)
 if verb == 'give' then
   if held then hold(0) end
   redis.call('ZREM', expiring, ARGV[3] .. '/' .. job)
+  redis.call('ZREM', unarchived, job)
   return {was_live}
 end
 if was_live == 1 then
@@ -53,6 +55,7 @@ if was_live == 1 then
   redis.call('LPUSH', retirements, now)
   redis.call('LTRIM', retirements, 0, 63)
   redis.call('PEXPIRE', retirements, 3600000)
+  redis.call('ZADD', unarchived, now, job)
 end
 redis.call('ZADD', expiring, 'NX', now + tonumber(ARGV[3]), ARGV[5] .. '/' .. job)
 return {was_live, was_held}

@@ -59,6 +59,14 @@ COMMANDS = (
         examples=(f"songline acoustic --broker {_REDIS} --checkpoint DIR",),
     ),
     Command(
+        "archive", "keep finished jobs' sound and facts in a folder or an object store", "compose.archiving:archive",
+        role=True,
+        examples=(
+            f"songline archive --archive /var/songline --broker {_REDIS}",
+            f"songline archive --archive s3://bucket/songs --archive-format flac --once --broker {_REDIS}",
+        ),
+    ),
+    Command(
         "say", "have a text spoken, and hear it as it is made; Ctrl-C cancels it", "compose.speaking:say",
         (Argument("text", "what to say; - or nothing for standard input", optional=True),),
         examples=(

@@ -52,6 +52,7 @@ def up(args: argparse.Namespace) -> None:
     """All roles in one process."""
     with listening_socket(args.host, args.port) as sock:
         from compose.api_server import api_server
+        from compose.archiving import archiver_of
         from workers.run import load_acoustic, load_talker, run_acoustic, run_talker
 
         folder = _checkpoint(args, demo=True)
@@ -62,6 +63,7 @@ def up(args: argparse.Namespace) -> None:
         if not broker.durable:
             _log.warning("the broker is embedded: jobs and sound are gone when this process ends")
         server = api_server(args, broker, settings)
+        archiver = archiver_of(args, broker) if args.archive else None
         stop = Stop(also=server.finish)
         threads = RoleThreads(stop, on_death=server.finish)
         for role, load, run in (
@@ -69,6 +71,8 @@ def up(args: argparse.Namespace) -> None:
             (keys.ACOUSTIC, load_acoustic, run_acoustic),
         ):
             threads.start(role, partial(run, broker, settings, loaded=_loaded(load, settings)))
+        if archiver:
+            threads.start("archiver", archiver.run)
         _serve(args, server, sock, settings.model, stop, threads)
 
 

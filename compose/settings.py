@@ -112,6 +112,12 @@ def _rates(text: str) -> list[float]:
     return [_seconds(part.strip()) for part in text.split(",")]
 
 
+def _format_kept(text: str) -> str:
+    if text.lower() not in ("wav", "flac"):
+        raise ValueError("wav or flac")
+    return text.lower()
+
+
 def _level(text: str) -> str:
     levels = ("debug", "info", "warning", "error")
     if text.lower() not in levels:
@@ -165,7 +171,7 @@ class Setting:
 SETTINGS = (
     Setting(
         "broker",
-        (*ROLES, *OPERATOR, "health", "doctor"),
+        (*ROLES, *OPERATOR, "archive", "health", "doctor"),
         None,
         "Redis by URL: redis://, rediss://, unix://, or redis+sentinel://HOST:PORT,…/SERVICE/DB. `up` without one runs "
         "a broker inside its own process",
@@ -291,7 +297,30 @@ SETTINGS = (
         "S",
         _seconds,
     ),
-    Setting("log_level", ROLES, "info", "debug, info, warning or error", "LEVEL", _level),
+    Setting(
+        "archive",
+        ("archive", "up"),
+        None,
+        "where finished jobs' sound and facts are kept: a folder, or a store's URL that fsspec knows, such as "
+        "s3://bucket/prefix (`pip install 'songline[s3]'`). `up` keeps them where one is given",
+        "URL",
+    ),
+    Setting(
+        "archive_format",
+        ("archive", "up"),
+        "wav",
+        "what sound is kept as: wav, or flac, which is smaller and the same samples",
+        "NAME",
+        _format_kept,
+    ),
+    Setting(
+        "once",
+        ("archive",),
+        False,
+        "archive every finished job that is still there, whoever has archived it before, and end",
+        parse=_boolean,
+    ),
+    Setting("log_level", (*ROLES, "archive"), "info", "debug, info, warning or error", "LEVEL", _level),
     Setting(
         "home",
         ("up", "demo", "bench", "doctor"),

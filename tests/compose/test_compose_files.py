@@ -54,6 +54,17 @@ def test_a_service_runs_a_command_that_there_is(service):
     parser().parse_args(PARSED["compose"]["services"][service]["healthcheck"]["test"][2:])
 
 
+def test_the_archive_is_asked_for_and_then_has_a_place():
+    service = PARSED["compose"]["services"]["archive"]
+    assert parser().parse_args(service["command"]).command in service["profiles"]
+    assert service["environment"]["SONGLINE_BROKER"] == "redis://redis:6379/0"
+    [mount] = service["volumes"]
+    volume, path = mount.split(":")
+    assert volume in PARSED["compose"]["volumes"]
+    assert service["environment"]["SONGLINE_ARCHIVE"] == f"${{SONGLINE_ARCHIVE:-{path}}}"
+    assert f" {path} " in (ROOT / "compose/Dockerfile").read_text(), "its owner is the one who writes there"
+
+
 def test_the_image_of_gpus_has_extras_that_there_are():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = PARSED["gpu"]["x-songline"]["build"]["args"]["EXTRAS"].split()

@@ -55,6 +55,12 @@ def test_webhooks():
     )
 
 
+def test_an_archive():
+    settings = settings_of("archive", "--once", SONGLINE_ARCHIVE="s3://songs", SONGLINE_ARCHIVE_FORMAT="FLAC")
+    assert (settings.archive, settings.archive_format, settings.once) == ("s3://songs", "flac", True)
+    assert settings_of("up").archive is None and settings_of("up", SONGLINE_ARCHIVE="").archive_format == "wav"
+
+
 @pytest.mark.parametrize(
     ("variable", "command", "text"),
     [("SONGLINE_API_KEY", "jobs", "s3cret\n"), ("SONGLINE_WEBHOOK_SECRET", "api", "whsec_s3cret")],
@@ -86,6 +92,7 @@ def test_lists():
         ("api", "SONGLINE_WEBHOOK_SECRET", "whsec_?", "base64"),
         ("api", "SONGLINE_WEBHOOK_SECRET", "whsec_", "empty"),
         ("api", "SONGLINE_WEBHOOK_SECRET", ",", "empty"),
+        ("archive", "SONGLINE_ARCHIVE_FORMAT", "mp3", "flac"),
         ("jobs", "SONGLINE_URL", "http://[", "http://127"),
         ("jobs", "SONGLINE_URL", "http://a..b", "http://127"),
         ("jobs", "SONGLINE_URL", "http://a:99999", "http://127"),

@@ -1,0 +1,160 @@
+"""Archives final jobs, in a process of its own or a thread: nothing that serves waits for it.
+
+Which jobs no archive has is in the broker from the moment that they retire (`keys.UNARCHIVED`) until they are archived
+or their keys go. An archiver claims some for a while, and renews its claims; if it dies they lapse, and another, or it
+itself when it is back, makes the next attempt. Two that have one job write the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+
+import redis
+
+from archive.ended import BrokenSound, Gone, NotOver
+from archive.keeping import keep
+from archive.settings import ArchiveSettings
+from archive.store import Store
+from broker_schemas import keys, log
+from broker_schemas.codec import DecodeError
+from broker_schemas.job import BrokenLog
+
+_log = logging.getLogger(__name__)
+_QUEUED_AT_ONCE = 1000
+
+
+@dataclass(slots=True)
+class _Claim:
+    """A job in hand. `until`: when the claim lapses (ms); `renewed` and `began` by the monotonic clock."""
+
+    job: str
+    until: int
+    keeping: Future[bool]
+    began: float
+    renewed: float
+
+
+@dataclass(slots=True)
+class Tally:
+    """Jobs by what became of them: archived, there already, and not archived though their keys are there."""
+
+    written: int = 0
+    there: int = 0
+    failed: int = 0
+
+
+class Archiver:
+    """Jobs of one broker into one store. `tally`: what became of the jobs that it had in hand."""
+
+    def __init__(self, client: redis.Redis, store: Store, settings: ArchiveSettings | None = None) -> None:
+        self.client = client
+        self.store = store
+        self.settings = settings or ArchiveSettings()
+        self.tally = Tally()
+        self._run = log.Scripts(client)
+        self._threads = ThreadPoolExecutor(self.settings.at_once, thread_name_prefix="archive")
+        self._claims: list[_Claim] = []
+        self._pause_s = 0.0  # the last one; 0 while the store takes what it is given
+        self._not_before = 0.0
+
+    def run(self, stop: threading.Event) -> None:
+        """Archive until `stop`; what is in hand then is finished. A broker or store that is away is waited for."""
+        while not stop.is_set():
+            try:
+                self.turn()
+            except redis.RedisError as error:
+                _log.warning("the broker is away: %s", error)
+                stop.wait(self.settings.look_every_s)
+            self._wait(stop)
+        self._finish()
+
+    def catch_up(self) -> Tally:
+        """Archive every final job whose keys are there, though it may have been, or until the store fails."""
+        members = [member.decode() for member in self.client.zrange(keys.EXPIRING, 0, -1)]
+        jobs = [member.rsplit("/", 1)[1] for member in members]
+        for first in range(0, len(jobs), _QUEUED_AT_ONCE):
+            self._run(log.archive_again(jobs[first : first + _QUEUED_AT_ONCE]))
+        while self.turn() or self._claims:
+            wait([claim.keeping for claim in self._claims], self.settings.look_every_s, FIRST_COMPLETED)
+        self._threads.shutdown()
+        return self.tally
+
+    def turn(self) -> bool:
+        """See what became of the jobs in hand, and take more. Whether there were any. Raises RedisError."""
+        for claim in list(self._claims):
+            if claim.keeping.done():
+                self._claims.remove(claim)  # if the broker is away now, it lapses
+                self._settle(claim)
+            else:
+                self._renew(claim)
+        return self._claim()
+
+    def _claim(self) -> bool:
+        room = self.settings.at_once - len(self._claims)
+        if room <= 0 or time.monotonic() < self._not_before:
+            return False
+        ttl_ms = int(self.settings.claim_s * 1000)
+        until, *jobs = self._run(log.claim_unarchived(ttl_ms=ttl_ms, most=room))
+        for job in jobs:
+            now = time.monotonic()
+            keeping = self._threads.submit(keep, self.client, self.store, job, self.settings.format)
+            self._claims.append(_Claim(job, until, keeping, began=now, renewed=now))
+        return bool(jobs)
+
+    def _renew(self, claim: _Claim) -> None:
+        """A store that holds a call for ever does not hold the job for ever: another may try."""
+        now = time.monotonic()
+        if now - claim.renewed < self.settings.claim_s / 3 or now - claim.began > self.settings.patience_s:
+            return
+        [until] = self._put_off(claim, self.settings.claim_s)
+        claim.until, claim.renewed = until or claim.until, now
+
+    def _settle(self, claim: _Claim) -> None:
+        try:
+            written = claim.keeping.result()
+        except Gone:
+            _log.error("job %s is gone, and was not archived", claim.job)
+        except (NotOver, BrokenLog, DecodeError, BrokenSound) as error:
+            _log.error("job %s is not archived: %s", claim.job, error)
+            self.tally.failed += 1
+            self._put_off(claim, self.settings.unreadable_s)
+            return
+        except Exception as error:  # the libraries of stores raise what they like
+            self._pause_s = min(max(2 * self._pause_s, self.settings.first_pause_s), self.settings.longest_pause_s)
+            self._not_before = time.monotonic() + self._pause_s
+            _log.warning(
+                "job %s is not archived yet, next try in %g s: %s: %s",
+                claim.job, self._pause_s, type(error).__name__, error,
+            )  # fmt: skip
+            self.tally.failed += 1
+            self._put_off(claim, self._pause_s)
+            return
+        else:
+            self._pause_s = 0.0
+            self.tally.written += written
+            self.tally.there += not written
+        self._run(log.end_archiving(claim.job, claimed=claim.until))
+
+    def _put_off(self, claim: _Claim, pause_s: float) -> list:
+        return self._run(log.put_off_archiving(claim.job, claimed=claim.until, pause_ms=int(pause_s * 1000)))
+
+    def _wait(self, stop: threading.Event) -> None:
+        """Until something is done, or it is time to look again."""
+        if self._claims:
+            wait([claim.keeping for claim in self._claims], self.settings.look_every_s, FIRST_COMPLETED)
+        else:
+            stop.wait(self.settings.look_every_s)
+
+    def _finish(self) -> None:
+        """No claim is left to lapse."""
+        self._threads.shutdown(cancel_futures=True)
+        for claim in self._claims:
+            try:
+                self._put_off(claim, 0) if claim.keeping.cancelled() else self._settle(claim)
+            except redis.RedisError as error:
+                _log.warning("the claim of job %s is left to lapse: %s", claim.job, error)
+        self._claims.clear()

@@ -1,0 +1,83 @@
+"""What is kept of a job beside its sound. All of it is a function of the log up to the job's end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from archive.ended import Ended
+from broker_schemas.codec import Tensor
+from broker_schemas.events import Event, JobRequested
+from broker_schemas.job import JobState
+
+VERSION = 1
+_UNTOLD = ("webhook",)  # its URL may let people in
+
+
+def facts_of(ended: Ended) -> dict[str, Any]:
+    """As JSON takes it. Times are Unix seconds by the broker's clock; `at` of an event is from the request on."""
+    state = ended.state
+    failed = state.error
+    return {
+        "v": VERSION,
+        "id": state.id,
+        "status": state.status.value,
+        "owner": state.request.owner,
+        "model": state.request.model,
+        "seed": state.request.seed,
+        "request": _request(state.request),
+        "profiles": state.profiles,
+        "attempts": state.attempts,
+        "frames": state.frames,
+        "reason": state.reason,
+        "looped": state.looped,
+        "timings": _timings(state),
+        "error": failed and {"code": failed.code, "message": failed.message, "retryable": failed.retryable},
+        "cancelled_by": state.cancelled_by,
+        "events": [_told(event, state.requested_at) for event in ended.events],
+    }
+
+
+def _request(request: JobRequested) -> dict[str, Any]:
+    """A recording that it clones is in the params by its sha256 alone."""
+    extra = {name: value for name, value in request.extra.items() if name not in _UNTOLD}
+    return {"input": request.input, "params": _plain(request.params), **_plain(extra)}
+
+
+def _timings(state: JobState) -> dict[str, float | None]:
+    def since_request(at: int | None) -> float | None:
+        return None if at is None else (at - state.requested_at) / 1000
+
+    return {
+        "requested_at": state.requested_at / 1000,
+        "ended_at": state.ended_at / 1000,
+        "queued_s": since_request(state.admitted_at.get("talker")),
+        "first_audio_s": since_request(state.first_chunk_at),
+        "total_s": since_request(state.ended_at),
+    }
+
+
+def _told(event: Event, began: int) -> dict[str, Any]:
+    asks = isinstance(event.payload, JobRequested)
+    return {
+        "seq": event.seq,
+        "at": (event.at - began) / 1000,
+        "type": event.type,
+        "by": event.by,
+        "data": {} if asks else _plain(event.data),
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Of tensors, such as a voice's or the codes, their shape alone."""
+    match value:
+        case Tensor():
+            return {"dtype": value.dtype, "shape": list(value.shape)}
+        case dict():
+            return {str(name): _plain(item) for name, item in value.items()}
+        case list() | tuple():
+            return [_plain(item) for item in value]
+        case bytes():
+            return {"bytes": len(value)}
+        case None | bool() | int() | float() | str():
+            return value
+    return repr(value)  # an extension type of a newer version

@@ -1,0 +1,40 @@
+-- Final jobs that no archive has yet. `reserve.lua` puts them there when they retire, and takes them out when they go.
+--
+-- KEYS  unarchived
+-- ARGV  claim    ttl_ms most                  take what is due
+--       put_off  job claimed pause_ms         the claim lasts so long from now on, or the next one comes then
+--       done     job claimed                  it is archived, or there is nothing of it to archive
+--       again    job...                       archive these too, though they may have been
+--
+-- claim replies {claimed, job, job, ...}: whoever claims has the job until `claimed` (ms), and then the next one does.
+-- put_off replies {its new `claimed`}, done {1}, and both {0} where another has claimed the job since, or it has gone;
+-- they then change nothing. again replies how many were not there already.
+local unarchived = KEYS[1]
+local verb, job = ARGV[1], ARGV[2]
+local clock = redis.call('TIME')
+local now = tonumber(clock[1]) * 1000 + math.floor(tonumber(clock[2]) / 1000)
+
+if verb == 'claim' then
+  local claimed = now + tonumber(ARGV[2])
+  local reply = {claimed}
+  for _, name in ipairs(redis.call('ZRANGEBYSCORE', unarchived, '-inf', now, 'LIMIT', 0, ARGV[3])) do
+    redis.call('ZADD', unarchived, claimed, name)
+    reply[#reply + 1] = name
+  end
+  return reply
+end
+
+if verb == 'again' then
+  local added = 0
+  for i = 2, #ARGV do added = added + redis.call('ZADD', unarchived, 'NX', now, ARGV[i]) end
+  return {added}
+end
+
+if tonumber(redis.call('ZSCORE', unarchived, job) or '0') ~= tonumber(ARGV[3]) then return {0} end
+if verb == 'done' then
+  redis.call('ZREM', unarchived, job)
+  return {1}
+end
+local next_at = now + tonumber(ARGV[4])
+redis.call('ZADD', unarchived, next_at, job)
+return {next_at}

@@ -1,0 +1,97 @@
+"""Files are there whole or not at all, in a folder and in an object store."""
+
+from __future__ import annotations
+
+import os
+
+import fsspec
+import pytest
+
+from archive.store import Store
+from tests.api.conftest import serving
+from tests.archive.conftest import caught_up, files
+from tests.ports import free_port
+
+
+@pytest.mark.parametrize("prefix", ["", "file://"])
+def test_a_folder_needs_nothing_and_is_made(tmp_path, prefix):
+    store = Store(f"{prefix}{tmp_path / 'a' / 'b'}/")
+    assert store.read("2026/01/02/x.json") is None
+    store.check()
+    store.write("2026/01/02/x.json", b"one")
+    store.write("2026/01/02/x.json", b"two")
+    assert store.read("2026/01/02/x.json") == b"two"
+    assert files(tmp_path) == {"a/b/2026/01/02/x.json": b"two"}
+
+
+def test_a_folder_by_a_path_from_here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Store("kept").write("x", b"1")
+    assert files(tmp_path) == {"kept/x": b"1"}
+
+
+def test_what_fails_in_the_middle_leaves_what_was_there(tmp_path, monkeypatch):
+    store = Store(str(tmp_path))
+    store.write("x", b"one")
+
+    def full(handle):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(os, "fsync", full)
+    for name in ("x", "y"):
+        with pytest.raises(OSError, match="full"):
+            store.write(name, b"two")
+    assert files(tmp_path) == {"x": b"one"}
+
+
+def test_it_is_written_elsewhere_on_the_same_disk_first(tmp_path, monkeypatch):
+    """Whoever lists the folder of a day in the middle sees no file by that name."""
+    seen = []
+    monkeypatch.setattr(os, "fsync", lambda handle: seen.append(sorted(files(tmp_path))))
+    Store(str(tmp_path)).write("day/x", b"one")
+    [part], after = seen
+    assert part.startswith(".parts/") and after == ["day/x"]
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError):
+        Store(str(tmp_path / "file" / "below")).check()
+
+
+def test_an_object_store(tmp_path):
+    store = Store(f"memory://{tmp_path}/songs/")
+    store.check()
+    assert store.read("2026/x.json") is None
+    store.write("2026/x.json", b"one")
+    assert store.read("2026/x.json") == b"one"
+    assert fsspec.filesystem("memory").cat_file(f"{tmp_path}/songs/2026/x.json") == b"one"
+
+
+def test_an_url_that_nobody_knows_is_refused():
+    with pytest.raises(ValueError, match="nowhere"):
+        Store("nowhere://x")
+
+
+async def test_s3(real_broker, monkeypatch):
+    """Against a server that speaks S3."""
+    pytest.importorskip("s3fs")
+    server = pytest.importorskip("moto.server").ThreadedMotoServer(port=free_port(), verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "key")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    try:
+        fsspec.filesystem("s3").mkdir("songs")
+        async with serving(real_broker) as api:
+            job = await api.played(2)
+            store = Store("s3://songs/kept")
+            store.check()
+            assert await caught_up(real_broker, store) == (1, 0, 0)
+            assert await caught_up(real_broker, store) == (0, 1, 0)
+        names = fsspec.filesystem("s3", skip_instance_cache=True).find("songs/kept")
+        assert {name.rsplit("/", 1)[1] for name in names} == {f"{job['id']}.json", f"{job['id']}.wav"}
+    finally:
+        server.stop()

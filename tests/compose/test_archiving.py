@@ -1,0 +1,96 @@
+"""`songline archive` as an operator runs it: real processes, a real Redis, and kills in between."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import signal
+import subprocess
+
+import pytest
+
+from compose.cli import main
+from tests.api.conftest import serving as api_serving
+from tests.archive.conftest import facts, files
+from tests.compose.conftest import http, run, serving, songline
+from tests.waiting import PATIENCE_S, until
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "archive"
+
+
+def archived(folder, jobs) -> bool:
+    return all(list(folder.rglob(f"{job['id']}.json")) for job in jobs)
+
+
+async def test_nothing_is_lost_when_it_is_killed_and_started_again(real_broker, redis_server, folder):
+    flags = ["--archive", folder, "--broker", redis_server.url]
+    async with api_serving(real_broker) as api:
+        first = [await api.played(2) for _ in range(3)]
+        process = songline("archive", *flags)
+        try:
+            await until(lambda: archived(folder, first[:1]))
+        finally:
+            process.kill()
+            process.wait(PATIENCE_S)
+        jobs = [*first, await api.played(1)]
+        process = songline("archive", *flags)
+        try:
+            await until(lambda: archived(folder, jobs))
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(PATIENCE_S) == 0
+        finally:
+            process.kill()
+    for job in jobs:
+        sound = facts(folder, job)["sound"]
+        [wav] = folder.rglob(sound["file"])
+        assert hashlib.sha256(wav.read_bytes()).hexdigest() == sound["sha256"]
+
+
+async def test_once_archives_what_is_there_and_ends(real_broker, redis_server, folder):
+    flags = ["archive", "--archive", str(folder), "--broker", redis_server.url, "--once"]
+    async with api_serving(real_broker) as api:
+        jobs = [await api.played(1) for _ in range(3)]
+    for told in ("3 archived, 0 were there already\n", "0 archived, 3 were there already\n"):
+        process = songline(*flags, "--archive-format", "flac", stdout=subprocess.PIPE)
+        assert (process.communicate(timeout=PATIENCE_S)[0], process.returncode) == (told, 0)
+    assert archived(folder, jobs) and len(list(folder.rglob("*.flac"))) == 3
+    real_broker.client().delete(*real_broker.client().keys("*:audio"))
+    for path in folder.rglob("*.json"):
+        path.unlink()
+    assert main(flags) == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "told", "code"),
+    [
+        ([], "--archive", 2),
+        (["--archive", "nowhere://x"], "nowhere", 2),
+        (["--archive", "/dev/null/x"], "cannot be used", 1),
+    ],
+)
+def test_what_keeps_it_from_its_work_is_told(real_broker, redis_server, flags, told, code, capsys):
+    assert main(["archive", "--broker", redis_server.url, *flags]) == code
+    assert told in capsys.readouterr().err
+
+
+def test_a_store_whose_package_is_missing_names_it(real_broker, redis_server, monkeypatch, capsys):
+    monkeypatch.setitem(__import__("sys").modules, "s3fs", None)
+    assert main(["archive", "--broker", redis_server.url, "--archive", "s3://songs"]) == 2
+    assert "songline[s3]" in capsys.readouterr().err
+
+
+def test_everything_in_one_process_keeps_an_archive_too(tiny, folder):
+    body = {"model": "minimax_music3", "input": "[verse]\nla", "instructions": "x", "seed": 5, "max_new_tokens": 60}
+    with serving("up", "--checkpoint", tiny, "--archive", folder) as (_, url):
+        job = http.post(f"{url}/v1/jobs", json=body).raise_for_status().json()
+        code, _, errors = run("follow", job["id"], "-o", folder.parent / "heard.wav", url=url)
+        assert code == 0, errors
+        while not archived(folder, [job]):
+            assert http.get(f"{url}/health").status_code == 200
+        [wav] = folder.rglob("*.wav")
+        assert wav.read_bytes() == (folder.parent / "heard.wav").read_bytes()
+        assert json.loads(next(folder.rglob("*.json")).read_bytes())["sound"]["sample_rate"] == 32_000
+    assert len(files(folder)) == 2
