@@ -80,7 +80,7 @@ def test_what_the_comments_start_is_there():
 @needs_compose
 def test_compose_lays_the_gpu_file_over_the_other():
     services = merged(SONGLINE_CONFIG="minimax_music3_2gpu", SONGLINE_CHECKPOINTS="/data/models")
-    assert services.keys() == {"redis", "api", "talker", "acoustic"}
+    assert services.keys() - {"archive"} == {"redis", "api", "talker", "acoustic"}  # old Composes tell of profiles too
     for name in ("talker", "acoustic"):
         service = services[name]
         [card] = service["deploy"]["resources"]["reservations"]["devices"]
