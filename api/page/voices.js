@@ -30,7 +30,7 @@ export class VoicesDialog extends EventTarget {
     record.addEventListener("click", () => (this.#recording ? this.#recording.stop() : this.#record()));
     sample.addEventListener("change", () => hear(sample.files[0]));
     at("voices-close").addEventListener("click", () => dialog.close());
-    dialog.addEventListener("close", () => this.#left());
+    dialog.addEventListener("close", () => dialog.open || this.#left()); // told late: it may be open again
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.#upload();
@@ -38,6 +38,7 @@ export class VoicesDialog extends EventTarget {
   }
 
   async open() {
+    this.#left();
     this.#closing = new AbortController();
     this.#errors.clear();
     say("");

@@ -258,7 +258,7 @@ def test_a_recording_by_the_microphone_becomes_a_voice(site, ear):
     expect(dialog.locator("#recorded")).to_have_text(re.compile(r"^\d+ s$"))
     dialog.get_by_role("button", name="Stop recording").click()
     expect(dialog.get_by_role("status")).to_contain_text("The recording is there")
-    assert ear.page.evaluate("microphone.getTracks().every(({ readyState }) => readyState === 'ended')")
+    ear.until("microphone.getTracks().every(({ readyState }) => readyState === 'ended')")
     expect(dialog.get_by_label("The recording")).to_be_visible()
     ear.until("document.getElementById('sample-heard').duration > 0.5")
     assert dialog.locator("#upload-sample").evaluate("field => field.files[0].name") == "recording.wav"
@@ -279,7 +279,7 @@ def test_a_dialog_that_is_closed_records_no_more(site, ear):
     expect(dialog.get_by_role("button", name="Stop recording")).to_be_visible()
     ear.page.keyboard.press("Escape")
     expect(dialog).to_be_hidden()
-    assert ear.page.evaluate("microphone.getTracks().every(({ readyState }) => readyState === 'ended')")
+    ear.until("microphone.getTracks().every(({ readyState }) => readyState === 'ended')")
     ear.page.get_by_role("button", name="Your voices").click()
     expect(dialog.get_by_role("button", name="Record", exact=True)).to_be_visible()
 
