@@ -132,7 +132,7 @@ def undisturbed(stack):
 
 def test_it_sings_to_a_client(stack, undisturbed):
     with Songline(stack.url) as songline:
-        job = songline.submit(**SONG)
+        job = songline.submit(SONG)
         sound = b"".join(chunk.pcm for chunk in job)
     assert hashlib.sha256(sound).hexdigest() == undisturbed
 
