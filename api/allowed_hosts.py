@@ -145,7 +145,7 @@ def _port(url: httpx.URL) -> int:
 async def _resolved(host: str, port: int) -> list[Address]:
     """The addresses of a name, in the system's order."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(ipaddress.ip_address(sockaddr[0].partition("%")[0]) for *_, sockaddr in found))
+    return list(dict.fromkeys(ipaddress.ip_address(str(sockaddr[0]).partition("%")[0]) for *_, sockaddr in found))
 
 
 def _embedded(address: Address) -> list[Address]:

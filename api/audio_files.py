@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import bisect
 import hashlib
+import io
 import tempfile
 import weakref
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from api.encoding import Encoder, Format, media_type
 from broker_schemas import keys
@@ -30,7 +31,7 @@ class AudioFile(Protocol):
     etag: str
     media_type: str
 
-    def read(self, start: int, stop: int) -> AsyncIterator[bytes]:
+    def read(self, start: int, stop: int) -> AsyncGenerator[bytes, None]:
         """The bytes [start, stop); raises Expired where the job's keys go in the meantime."""
         ...
 
@@ -39,7 +40,7 @@ class PcmFile:
     """The chunks of the audio stream side by side, behind a header. Holds one chunk at a time."""
 
     def __init__(
-        self, client, job: str, chunks: list[AudioChunk], *, frame_bytes: int, header: bytes, media_type: str
+        self, client: Any, job: str, chunks: list[AudioChunk], *, frame_bytes: int, header: bytes, media_type: str
     ) -> None:
         self._client = client
         self._job = job
@@ -51,7 +52,7 @@ class PcmFile:
         self.media_type = media_type
         self.etag = _etag(header, *(chunk.sha256.encode() for chunk in chunks))
 
-    async def read(self, start: int, stop: int) -> AsyncIterator[bytes]:
+    async def read(self, start: int, stop: int) -> AsyncGenerator[bytes, None]:
         if start < len(self._header):
             yield self._header[start:stop]
         index = max(0, bisect.bisect_right(self._bounds, start) - 1)
@@ -71,7 +72,7 @@ class EncodedFile:
         self.etag = etag
         self.media_type = media_type
 
-    async def read(self, start: int, stop: int) -> AsyncIterator[bytes]:
+    async def read(self, start: int, stop: int) -> AsyncGenerator[bytes, None]:
         with self._file as file:
             file.seek(start)
             while start < stop:
@@ -101,8 +102,9 @@ class AudioFiles:
         """The file of a completed job; raises Unknown, Expired."""
         rate, channels = contract.sample_rate, contract.channels
         kind = media_type(format_, rate, channels)
-        chunks = [event.payload for event in await producer.jobs.events(job) if event.type == AudioChunk.type]
-        if format_.sndfile is None:
+        payloads = [event.payload for event in await producer.jobs.events(job)]
+        chunks = [payload for payload in payloads if isinstance(payload, AudioChunk)]
+        if not format_.sndfile:
             frame_bytes = channels * SAMPLE_BYTES
             sound_bytes = sum(chunk.samples for chunk in chunks) * frame_bytes
             header = wav_header(rate, channels, sound_bytes) if format_.name == "wav" else b""
@@ -120,7 +122,7 @@ class AudioFiles:
         for key in [key for key in self._kept if key.job == job]:
             self._drop(key)
 
-    async def forget_gone(self, client) -> None:
+    async def forget_gone(self, client: Any) -> None:
         """Drop the files of jobs that have expired, or were purged by another process."""
         for job in {key.job for key in self._kept}:
             if not await client.exists(keys.log(job)):
@@ -138,7 +140,9 @@ class AudioFiles:
         path, *_ = self._kept.pop(key)
         path.unlink(missing_ok=True)
 
-    async def _encode(self, client, job: str, chunks: int, format_: Format, contract: Contract) -> tuple[Path, str]:
+    async def _encode(
+        self, client: Any, job: str, chunks: int, format_: Format, contract: Contract
+    ) -> tuple[Path, str]:
         """A new file, and its ETag."""
         number, name = tempfile.mkstemp(dir=self._folder.name, suffix=f".{format_.suffix}")
         path = Path(name)
@@ -156,7 +160,7 @@ class AudioFiles:
             raise
 
 
-async def read_chunk(client, job: str, index: int) -> bytes:
+async def read_chunk(client: Any, job: str, index: int) -> bytes:
     """One chunk's PCM; raises Expired."""
     entries = await client.xrange(keys.audio(job), f"{index + 1}-0", f"{index + 1}-0")
     if not entries:
@@ -168,5 +172,5 @@ def _etag(*parts: bytes) -> str:
     return f'"{hashlib.sha256(b"".join(parts)).hexdigest()[:32]}"'
 
 
-def _file_etag(file: BinaryIO) -> str:
+def _file_etag(file: io.BufferedReader) -> str:
     return f'"{hashlib.file_digest(file, "sha256").hexdigest()[:32]}"'

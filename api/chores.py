@@ -16,7 +16,7 @@ COUNT_EVERY_S = 1.0
 TIDY_EVERY_S = 10.0
 
 
-def start_chores(service: Service) -> list[asyncio.Task]:
+def start_chores(service: Service) -> list[asyncio.Task[None]]:
     """They run until they are cancelled, whatever goes wrong in between."""
     chores = [(COUNT_EVERY_S, count_final_jobs), (TIDY_EVERY_S, forget_gone_files)]
     if service.webhooks.hosts:

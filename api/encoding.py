@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from typing import Any, BinaryIO
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import soundfile
@@ -14,18 +14,21 @@ import soundfile
 from api.resampling import Upsampler
 from producer.wav import wav_header
 
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
 _OPUS_RATES = (8_000, 12_000, 16_000, 24_000, 48_000)
 _FRAMES_AT_ONCE = 16_384  # libsndfile's Ogg writers keep a block on the stack
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """`sndfile` is what libsndfile is told; None for what is written here."""
+    """`sndfile` is what libsndfile is told; empty for what is written here."""
 
     name: str
     media_type: str
     suffix: str
-    sndfile: dict[str, Any] | None = None
+    sndfile: dict[str, Any] = field(default_factory=dict)
 
 
 FORMATS = {
@@ -53,7 +56,7 @@ class Encoder:
     `close` makes the file whole; as a context manager, it lets go of `target` in any case.
     """
 
-    def __init__(self, target: BinaryIO, format_: Format, rate: int, channels: int) -> None:
+    def __init__(self, target: BinaryIO | Tail, format_: Format, rate: int, channels: int) -> None:
         self._channels = channels
         self._lossless = format_.name == "flac"
         self._upsampler = None
@@ -107,8 +110,8 @@ class Tail(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def write(self, piece) -> int:
-        piece = bytes(piece)
+    def write(self, buffer: ReadableBuffer, /) -> int:
+        piece = bytes(buffer)
         at = self._at - self._taken
         late = max(0, -at)  # bytes that would fall before what is kept
         if late < len(piece):
@@ -126,9 +129,9 @@ class Tail(io.RawIOBase):
         return self._at
 
 
-async def encoded(pcm: AsyncIterator[bytes], format_: Format, rate: int, channels: int) -> AsyncIterator[bytes]:
+async def encoded(pcm: AsyncIterator[bytes], format_: Format, rate: int, channels: int) -> AsyncGenerator[bytes, None]:
     """The file's bytes as the sound comes. Its header says that the length is unknown, where it says anything."""
-    if format_.sndfile is None:
+    if not format_.sndfile:
         header = wav_header(rate, channels, None) if format_.name == "wav" else b""
         async for piece in pcm:
             yield header + piece

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 _AGAIN_S = 0.1
 
 
-async def end(*tasks: asyncio.Future) -> None:
+async def end(*tasks: asyncio.Future[Any]) -> None:
     """Cancel tasks until all are done: redis-py loses a cancellation that comes while it connects."""
     left = {task for task in tasks if not task.done()}
     while left:

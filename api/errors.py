@@ -124,7 +124,7 @@ def broker_away(error: Exception) -> ApiError:
 
 def without_sound(state: JobState) -> ApiError:
     """Why a job that is not completed has no audio file."""
-    if state.status is Status.FAILED:
+    if state.error is not None:
         message = f"Job {state.id} failed and has no file: {state.error.message}"
         return ApiError(409, message, code="job_failed", headers=_NO_RETRY)
     if state.status is Status.CANCELLED:
@@ -208,15 +208,15 @@ def install(app: FastAPI) -> None:
     async def known(request: Request, error: Exception) -> JSONResponse:
         return as_api_error(error).response()
 
+    @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         return _invalid(error).response()
 
+    @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> JSONResponse:
         return _http(request, error).response()
 
     expected = (ApiError, ClientDisconnect, BadField, Full, TooLarge, KeyReused, Expired, BrokenLog, DecodeError)
     for kind in (*expected, redis.exceptions.ResponseError, *BROKER_AWAY):
         app.add_exception_handler(kind, known)
-    app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(Exception, known)

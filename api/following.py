@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import TypeVar
 
 from api.ending import end
 from api.errors import BROKER_AWAY, ended_without_sound
@@ -15,13 +16,15 @@ from broker_schemas.events import Event
 from broker_schemas.job import JobState, Status
 from producer.follow import Chunk, Expired, Unknown
 
+_Wanted = TypeVar("_Wanted")
+
 _log = logging.getLogger(__name__)
 _RETRY_S = 0.5
 
 
 async def steadily(
     service: Service, job: str, *, after_seq: int = 0, after_chunk: int = -1, sound: bool = True
-) -> AsyncIterator[Event | Chunk]:
+) -> AsyncGenerator[Event | Chunk, None]:
     """As `Jobs.follow`, and lives through the broker's restarts.
 
     Raises:
@@ -54,9 +57,11 @@ async def steadily(
             await asyncio.sleep(_RETRY_S)
 
 
-async def with_pauses(items: AsyncIterator, every_s: float, wanted: tuple[type, ...]) -> AsyncIterator:
-    """The items of the wanted types, and None whenever none came for `every_s` seconds."""
-    coming: asyncio.Future | None = None
+async def with_pauses(
+    items: AsyncGenerator[object, None], every_s: float, wanted: type[_Wanted]
+) -> AsyncGenerator[_Wanted | None, None]:
+    """The items of the wanted type, and None whenever none came for `every_s` seconds."""
+    coming: asyncio.Future[object] | None = None
     quiet_since = time.monotonic()
     try:
         while True:
@@ -89,7 +94,7 @@ async def until_final(service: Service, job: str) -> JobState:
     return await final_state(service, job)
 
 
-async def pcm(service: Service, job: str, *, after_chunk: int = -1) -> AsyncIterator[bytes]:
+async def pcm(service: Service, job: str, *, after_chunk: int = -1) -> AsyncGenerator[bytes, None]:
     """The job's sound, chunk by chunk, to its end.
 
     Raises:

@@ -6,7 +6,7 @@ import asyncio
 import base64
 import binascii
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated, Any
 
@@ -67,8 +67,8 @@ async def create(
     """Takes OpenAI's speech request and the model's own fields; answers at once with where to follow the job."""
     _, submitted = await submit(service, request, owner, route="jobs")
     headers = {"Location": f"/v1/jobs/{submitted.id}"}
-    if submitted.state.request.traceparent:
-        headers["traceparent"] = submitted.state.request.traceparent
+    if submitted.state.requested.traceparent:
+        headers["traceparent"] = submitted.state.requested.traceparent
     return JSONResponse(await _shown(service, submitted.state), 202 if submitted.created else 200, headers)
 
 
@@ -174,7 +174,7 @@ async def audio(
     """The whole sound. One byte range at a time may be asked for; ETag, If-Range and If-None-Match are honoured."""
     state = await service.state(job, owner)
     contract = service.contract_of(state)
-    name = format or state.request.extra.get("response_format") or "wav"
+    name = format or state.requested.extra.get("response_format") or "wav"
     if name not in FORMATS:
         raise BadField("format", f"format {quoted(name)} cannot be made: use one of {', '.join(FORMATS)}.")
     if state.status is not Status.COMPLETED:
@@ -222,12 +222,12 @@ async def cancel(
 
 
 def _view(service: Service, state: JobState) -> dict[str, Any]:
-    return job_view(state, service.contracts.get(state.request.model))
+    return job_view(state, service.contracts.get(state.requested.model))
 
 
 async def _shown(service: Service, state: JobState) -> dict[str, Any]:
     view = _view(service, state)
-    request = state.request
+    request = state.requested
     queued = state.status is Status.QUEUED
     view["queue_position"] = (
         await queue.position(service.client(), state.id, request.model, request.owner) if queued else None
@@ -252,10 +252,10 @@ async def _changed(service: Service, state: JobState, seconds: float) -> JobStat
     return state
 
 
-async def _event_stream(service: Service, job: str, after: int) -> AsyncIterator[bytes]:
+async def _event_stream(service: Service, job: str, after: int) -> AsyncGenerator[bytes, None]:
     yield b"retry: 1000\n\n"
     items = with_pauses(
-        steadily(service, job, after_seq=after, sound=False), service.settings.keep_alive_s, wanted=(Event,)
+        steadily(service, job, after_seq=after, sound=False), service.settings.keep_alive_s, wanted=Event
     )
     async with aclosing(items):
         async for event in items:

@@ -13,7 +13,7 @@ from broker_schemas import keys
 from broker_schemas.codec import DecodeError
 from broker_schemas.heartbeat import Heartbeat
 from broker_schemas.job import BrokenLog
-from producer.submit import Unknown
+from producer.follow import Unknown
 
 if TYPE_CHECKING:
     from api.service import Service
@@ -107,6 +107,7 @@ async def count_final_jobs(service: Service) -> None:
     for job in candidates - live:
         try:
             state = await producer.jobs.state(job)
+            model = state.requested.model
         except Unknown:  # purged, or expired
             service.accepted.discard(job)
             continue
@@ -117,7 +118,6 @@ async def count_final_jobs(service: Service) -> None:
         if not state.status.final:
             continue
         service.accepted.discard(job)
-        model = state.request.model
         service.metrics.jobs.labels(model, state.status.value).inc()
         if state.looped:
             service.metrics.loops.labels(model).inc()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from redis.exceptions import ResponseError
 
 from broker_schemas import keys
@@ -9,13 +11,13 @@ from broker_schemas import keys
 _COUNTED = 10_000  # waiting jobs of one owner that are counted
 
 
-async def depth(client, model: str) -> int:
+async def depth(client: Any, model: str) -> int:
     """Jobs of the model that no talker has taken yet."""
     owners = await client.smembers(keys.owners(model))
     return sum([await _waiting(client, keys.requests(model, owner.decode())) for owner in owners])
 
 
-async def position(client, job: str, model: str, owner: str) -> int | None:
+async def position(client: Any, job: str, model: str, owner: str) -> int | None:
     """The job's place in the queue, 1 being the next; None once a talker has its pointer.
 
     Owners are served in turn, so each other owner counts with as many jobs as the job's own owner has up to it: the
@@ -36,12 +38,12 @@ async def position(client, job: str, model: str, owner: str) -> int | None:
     return own + others
 
 
-async def _waiting(client, stream: str, at_most: int = _COUNTED) -> int:
+async def _waiting(client: Any, stream: str, at_most: int = _COUNTED) -> int:
     taken = await _newest_taken(client, stream)
     return len(await client.xrange(stream, f"({taken.decode()}", "+", count=at_most))
 
 
-async def _newest_taken(client, stream: str) -> bytes:
+async def _newest_taken(client: Any, stream: str) -> bytes:
     """Id of the newest entry that the talkers have been given."""
     try:
         groups = await client.xinfo_groups(stream)

@@ -6,8 +6,8 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
+from typing import Any, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -15,6 +15,8 @@ from starlette.types import Receive, Scope, Send
 from api.ending import end
 from api.errors import Stopping, as_api_error
 from api.service import Service
+
+_Result = TypeVar("_Result")
 
 _log = logging.getLogger(__name__)
 EVENT_STREAM = "text/event-stream"
@@ -42,7 +44,7 @@ async def until_dropped(receive: Receive) -> None:
         pass
 
 
-async def while_connected(service: Service, job: str, receive: Receive, work: Awaitable) -> Any:
+async def while_connected(service: Service, job: str, receive: Receive, work: Awaitable[_Result]) -> _Result:
     """The result of `work`, which is given up when nobody waits for it any more.
 
     Raises:
@@ -83,7 +85,7 @@ class Stream(Response):
 
     def __init__(
         self,
-        body: AsyncIterator[bytes],
+        body: AsyncGenerator[bytes, None],
         *,
         service: Service,
         job: str,

@@ -6,9 +6,8 @@ import asyncio
 import re
 import time
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
-import redis.asyncio
 from fastapi import Depends
 from starlette.requests import HTTPConnection
 
@@ -22,8 +21,9 @@ from api.webhooks import Webhooks
 from broker_schemas.connection import Broker
 from broker_schemas.contract import Contract
 from broker_schemas.job import JobState
-from broker_schemas.log import AsyncScripts, Call
-from producer.submit import JobIds, Producer, Unknown, shared_secret
+from broker_schemas.log import AsyncScripts, Call, Reply
+from producer.follow import Unknown
+from producer.submit import JobIds, Producer, shared_secret
 
 _JOB_ID = re.compile(r"job_[a-z2-7]{32}")
 
@@ -47,16 +47,17 @@ class Service:
         self.stopping = asyncio.Event()  # set when the process is about to leave: streams end, jobs go on
         self.started_at = int(time.time())
         self.accepted: set[str] = set()  # live jobs that this process accepted
-        self._client: redis.asyncio.Redis | None = None
+        self._client: Any = None
         self._producer: Producer | None = None
         self._scripts: AsyncScripts | None = None
 
-    def client(self) -> redis.asyncio.Redis:
+    def client(self) -> Any:
+        """The asyncio client of the broker."""
         if self._client is None:
             self._client = self.broker.async_client()
         return self._client
 
-    async def run(self, call: Call) -> list:
+    async def run(self, call: Call) -> Reply:
         """The reply to a script."""
         if self._scripts is None:
             self._scripts = AsyncScripts(self.client())
@@ -92,7 +93,7 @@ class Service:
 
     def contract_of(self, state: JobState) -> Contract:
         """The contract of a job's model; raises ApiError 503 where this api does not serve it (any more)."""
-        model = state.request.model
+        model = state.requested.model
         if model not in self.contracts:
             message = f"The model of job {state.id}, {model!r}, is not served by this api: ask one that does."
             raise ApiError(503, message, code="model_not_served")

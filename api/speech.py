@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Annotated
 
@@ -20,7 +20,7 @@ from api.responses import EVENT_STREAM, EVENT_STREAM_HEADERS, KEEP_ALIVE, Droppe
 from api.service import Service, Serving
 from api.submission import Ask, submit
 from broker_schemas.job import Status
-from producer.submit import Unknown
+from producer.follow import Unknown
 
 _log = logging.getLogger(__name__)
 _DEFAULT_FORMAT = "mp3"  # OpenAI's
@@ -47,7 +47,7 @@ async def speech(
     `Songline-Job` and `Songline-Seed` name the job and its seed.
     """
     ask, submitted = await submit(service, request, owner, route="speech")
-    job, requested = submitted.id, submitted.state.request
+    job, requested = submitted.id, submitted.state.requested
     headers = {"Songline-Job": job, "Songline-Seed": str(requested.seed)}
     if requested.traceparent:
         headers["traceparent"] = requested.traceparent
@@ -86,13 +86,13 @@ def _streamed(
     return Stream(sound, service=service, job=job, kind="speech", media_type=kind, headers=headers, on_drop=on_drop)
 
 
-async def _openai_events(service: Service, job: str, file: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _openai_events(service: Service, job: str, file: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
     """speech.audio.delta for each piece of the file, then speech.audio.done; `error` where the job does not end well.
 
     The prompt's tokens are the model's own affair: `usage` counts the frames alone.
     """
     sent = service.metrics.bytes_out.labels("speech")
-    items = with_pauses(file, service.settings.keep_alive_s, wanted=(bytes,))
+    items = with_pauses(file, service.settings.keep_alive_s, wanted=bytes)
     yield KEEP_ALIVE  # the headers go out now
     try:
         async with aclosing(items):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated, Any
 
@@ -136,11 +136,13 @@ async def _send_all(service: Service, socket: WebSocket, job: str, contract: Con
     await socket.send_json({"type": state.status.value, "job": view})
 
 
-async def sound_events(service: Service, job: str, contract: Contract, *, after_chunk: int) -> AsyncIterator[bytes]:
+async def sound_events(
+    service: Service, job: str, contract: Contract, *, after_chunk: int
+) -> AsyncGenerator[bytes, None]:
     """The event stream of a job's sound, to its end."""
     yield b"retry: 1000\n\n"
     sent = service.metrics.bytes_out.labels(SSE)
-    items = with_pauses(steadily(service, job, after_chunk=after_chunk), service.settings.keep_alive_s, wanted=(Chunk,))
+    items = with_pauses(steadily(service, job, after_chunk=after_chunk), service.settings.keep_alive_s, wanted=Chunk)
     try:
         async with aclosing(items):
             async for chunk in items:

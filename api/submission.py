@@ -95,7 +95,10 @@ async def submit(service: Service, request: Request, owner: str, *, route: str) 
                 await keep_reference(service, reference, ask.deadline_s)
             submitted = await producer.submit(
                 ask.requested(
-                    order, reference and reference.voice, owner, traceparent(request.headers.getlist("traceparent"))
+                    order,
+                    reference.voice if reference else None,
+                    owner,
+                    traceparent(request.headers.getlist("traceparent")),
                 ),
                 reserve_bytes=order.reserve_bytes,
                 body=ask.body,
@@ -162,24 +165,22 @@ def _ask(service: Service, body: dict[str, Any]) -> Ask:
     given = {name: value for name, value in body.items() if value is not None}
     if (voice := _voice_id(given.get("voice"))) is not None:
         given["voice"] = voice
-    model = _text(given, "model", required=True)
+    model = _required_text(given, "model")
     contract = service.contract(model)
-    _text(given, "input", required=True)
-    seed = _seed(given)
-    own = {
-        "deadline_s": _deadline(given, service.settings.deadline_s, service.settings.max_deadline_s),
-        "response_format": _response_format(given),
-        "streamed": _streamed(given),
-        "user": _text(given, "user", at_most=512),
-        "metadata": _metadata(given),
-        "webhook": _text(given, "webhook", at_most=_WEBHOOK_LENGTH),
-    }
-    try:
-        sent = digest(body)
-    except (TypeError, OverflowError):
-        message = "The body has a number of more than 64 bits: send a smaller one."
-        raise ApiError(400, message, code="invalid_json") from None
-    return Ask(given=given, body=sent, model=model, contract=contract, seed=seed, **own)
+    _required_text(given, "input")
+    return Ask(
+        given=given,
+        model=model,
+        contract=contract,
+        seed=_seed(given),
+        deadline_s=_deadline(given, service.settings.deadline_s, service.settings.max_deadline_s),
+        response_format=_response_format(given),
+        streamed=_streamed(given),
+        user=_text(given, "user", at_most=512),
+        metadata=_metadata(given),
+        webhook=_text(given, "webhook", at_most=_WEBHOOK_LENGTH),
+        body=_digest(body),
+    )
 
 
 async def _order(service: Service, owner: str, ask: Ask) -> tuple[Order, Reference | None]:
@@ -200,11 +201,24 @@ def _listed(names: frozenset[str]) -> str:
     return ", ".join(sorted(names))
 
 
-def _text(given: Mapping[str, Any], name: str, *, required: bool = False, at_most: int | None = None) -> str | None:
+def _digest(body: dict[str, Any]) -> str:
+    try:
+        return digest(body)
+    except (TypeError, OverflowError):
+        message = "The body has a number of more than 64 bits: send a smaller one."
+        raise ApiError(400, message, code="invalid_json") from None
+
+
+def _required_text(given: Mapping[str, Any], name: str) -> str:
+    text = _text(given, name)
+    if text is None:
+        raise BadField(name, f"{name} is missing: give it as a string.")
+    return text
+
+
+def _text(given: Mapping[str, Any], name: str, *, at_most: int | None = None) -> str | None:
     value = given.get(name)
     if value is None:
-        if required:
-            raise BadField(name, f"{name} is missing: give it as a string.")
         return None
     if not isinstance(value, str):
         raise BadField(name, f"{name} must be a string.")

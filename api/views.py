@@ -12,8 +12,11 @@ from broker_schemas.job import JobState
 
 
 def job_view(state: JobState, contract: Contract | None) -> dict[str, Any]:
-    """What GET /v1/jobs/{id} answers, but for the queue position. `contract` is None for a model not served here."""
-    request = state.request
+    """What GET /v1/jobs/{id} answers, but for the queue position. `contract` is None for a model not served here.
+
+    Raises BrokenLog.
+    """
+    request = state.requested
     links = {name: f"/v1/jobs/{state.id}{path}" for name, path in _LINKS.items()}
     return {
         "id": state.id,
@@ -86,7 +89,9 @@ def _timings(state: JobState) -> dict[str, Any]:
 
 def _error(state: JobState) -> dict[str, Any] | None:
     failed = state.error
-    return failed and {"code": failed.code, "message": failed.message, "retryable": failed.retryable}
+    if failed is None:
+        return None
+    return {"code": failed.code, "message": failed.message, "retryable": failed.retryable}
 
 
 def event_view(event: Event) -> dict[str, Any]:

@@ -7,11 +7,10 @@ import hashlib
 import re
 import time
 import unicodedata
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import redis.asyncio
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from starlette.datastructures import FormData, UploadFile
@@ -133,13 +132,13 @@ async def delete(service: Serving, owner: Owner, name: str) -> dict[str, Any]:
     return {"id": voice.name, "object": "audio.voice", "deleted": True}
 
 
-async def find_voice(client: redis.asyncio.Redis, owner: str, name: str) -> Voice | None:
+async def find_voice(client: Any, owner: str, name: str) -> Voice | None:
     """The voice that an owner's request names, if it is one of theirs."""
     raw = await client.hget(keys.VOICES, field(owner, name))
     return None if raw is None else Voice.unpacked(raw)
 
 
-async def voices_of(client: redis.asyncio.Redis, owner: str) -> list[Voice]:
+async def voices_of(client: Any, owner: str) -> list[Voice]:
     """An owner's voices, by name."""
     voices = _voices(await client.hgetall(keys.VOICES))
     return sorted((voice for voice in voices if voice.owner == owner), key=lambda voice: voice.field)
@@ -183,7 +182,7 @@ async def _sent(request: Request, limits: VoiceLimits) -> _Sent:
         await form.close()
 
 
-async def _bounded(request: Request, limit: int) -> AsyncIterator[bytes]:
+async def _bounded(request: Request, limit: int) -> AsyncGenerator[bytes, None]:
     size = 0
     async for piece in request.stream():
         size += len(piece)
@@ -221,10 +220,10 @@ def _name(name: str) -> str:
 # --- what is kept ---------------------------------------------------------------------------------------------------
 
 
-async def _keep(client: redis.asyncio.Redis, voice: Voice, recording: bytes, limits: VoiceLimits) -> Voice:
+async def _keep(client: Any, voice: Voice, recording: bytes, limits: VoiceLimits) -> Voice:
     """Write record and recording together; the record that is there already, where it says the same."""
 
-    async def write(pipe: redis.asyncio.client.Pipeline) -> Voice:
+    async def write(pipe: Any) -> Voice:
         records = await pipe.hgetall(keys.VOICES)
         there = records.get(voice.field.encode())
         if there is not None:
@@ -259,10 +258,10 @@ def _check_room(voices: list[Voice], voice: Voice, limits: VoiceLimits) -> None:
     raise ApiError(409, f"There is no room: {full}. DELETE one first.", code="voices_full", headers=_NO_RETRY)
 
 
-async def _drop(client: redis.asyncio.Redis, owner: str, name: str) -> Voice:
+async def _drop(client: Any, owner: str, name: str) -> Voice:
     """Delete the record, and the recording that nobody else has; raises ApiError 404."""
 
-    async def write(pipe: redis.asyncio.client.Pipeline) -> Voice:
+    async def write(pipe: Any) -> Voice:
         records = await pipe.hgetall(keys.VOICES)
         raw = records.pop(field(owner, name).encode(), None)
         if raw is None:

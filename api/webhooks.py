@@ -48,8 +48,10 @@ class Message:
 
     @classmethod
     def of(cls, state: JobState, contract: Contract | None) -> Message | None:
-        """Of a final job; None where it asked for nothing to be told."""
-        url = state.request.extra.get("webhook")
+        """None where the job asked for nothing to be told. Raises BrokenLog, and Untold where it is not final."""
+        if state.ended_at is None:
+            raise Untold(f"the job is {state.status}")
+        url = state.requested.extra.get("webhook")
         if url is None:
             return None
         content = {
@@ -72,7 +74,7 @@ class Webhooks:
         self.settings = settings
         self.hosts = AllowedHosts(settings.hosts, field="webhook", instead="", timeout_s=settings.timeout_s)
         self.keys = [signing_key(secret) for secret in settings.secrets]
-        self.attempts: set[asyncio.Task] = set()
+        self.attempts: set[asyncio.Task[None]] = set()
         if self.hosts and not self.keys:
             raise ValueError("webhooks are signed: where --webhook-hosts allows some, give --webhook-secret")
 
@@ -157,13 +159,11 @@ async def _message(service: Service, job: str) -> Message | None:
         return Message(**unpack(kept))
     try:
         state = await (await service.producer()).jobs.state(job)
+        return Message.of(state, service.contracts.get(state.requested.model))
     except Unknown:
         raise Untold("there is no such job") from None
     except (BrokenLog, DecodeError) as error:
         raise Untold(f"its log cannot be read: {error}") from None
-    if not state.status.final:
-        raise Untold(f"the job is {state.status}")
-    return Message.of(state, service.contracts.get(state.request.model))
 
 
 async def _put_off(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from api.app import create_app
-from api.server import Server, config
+from api.server import Server
 from api.settings import ApiSettings, WebhookSettings
 from broker_schemas.connection import Broker
 from compose.checkpoint import family_named
@@ -39,7 +39,7 @@ def api_server(args: argparse.Namespace, broker: Broker, settings: Settings) -> 
         raise Trouble(str(error), NO_CHECKPOINT) from error
     log_level = "debug" if args.log_level == "debug" else "warning"
     grace_s = max(1, int(args.grace))
-    return ApiServer(config(app, grace_s=grace_s, log_config=None, log_level=log_level, access_log=False))
+    return ApiServer(app, grace_s=grace_s, log_config=None, log_level=log_level, access_log=False)
 
 
 def _api_settings(args: argparse.Namespace) -> ApiSettings:

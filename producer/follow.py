@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,7 +85,7 @@ class Jobs:
 
     async def follow(
         self, job: str, *, after_seq: int = 0, after_chunk: int = -1, sound: bool = True
-    ) -> AsyncIterator[Event | Chunk]:
+    ) -> AsyncGenerator[Event | Chunk, None]:
         """Events after `after_seq` and chunks after `after_chunk`, as they come, until the job is final and drained.
 
         Within what one read brings, events come first. Any number may follow, from any time on.

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from api.app import create_app
-from api.server import Server, config
+from api.server import Server
 from api.settings import ApiSettings
 from producer.submit import Limits
 from tests.api.player import HumContract, Player
@@ -53,7 +53,7 @@ class Api:
 @asynccontextmanager
 async def serving(broker, contracts=None, **changes):
     app = create_app(broker, contracts or {"hum": HumContract()}, replace(SETTINGS, **changes))
-    server = Server(config(app, host="127.0.0.1", port=0, log_level="warning", grace_s=60))
+    server = Server(app, host="127.0.0.1", port=0, log_level="warning", grace_s=60)
     task = asyncio.create_task(server.serve())
     while not server.started:
         assert not task.done(), task.exception()

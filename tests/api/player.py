@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from broker_schemas import keys, log
-from broker_schemas.codec import Tensor
+from broker_schemas.codec import Tensor, pack, unpack
 from broker_schemas.contract import BadField, Contract, Order
 from broker_schemas.events import (
     AudioChunk,
@@ -120,6 +120,15 @@ class Player:
     def _owner(self) -> str:
         held = self._client.hget(keys.RESERVED, self.job)
         return held.split(b"\n")[0].decode() if held else "anonymous"
+
+    def lose_request(self) -> None:
+        """An event of a type that nobody knows stands where the log has its request."""
+        stream = keys.log(self.job)
+        (first, entry), *later = self._client.xrange(stream)
+        unknown = unpack(entry[b"e"]) | {"type": "job.foreseen"}
+        self._client.delete(stream)
+        for id_, fields in [(first, entry | {b"e": pack(unknown)}), *later]:
+            self._client.xadd(stream, fields, id=id_)
 
     def expire(self) -> None:
         """As if the TTL had passed."""

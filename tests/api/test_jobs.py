@@ -236,14 +236,15 @@ async def test_a_full_last_page_has_no_more(redis_api):
 
 
 async def test_a_log_that_cannot_be_read_hides_no_other_job(api):
-    old, new, other = [await api.submit() for _ in range(3)]
+    old, new, lost, other = [await api.submit() for _ in range(4)]
     client = api.broker.client()
     newer = unpack(client.xrange(keys.log(new["id"]))[0][1][b"e"]) | {"v": "99.0", "seq": 2}
     client.xadd(keys.log(new["id"]), {"e": pack(newer)}, id="2-0")
     client.xadd(keys.log(old["id"]), {"e": pack(newer | {"v": "1.0", "seq": 7})}, id="7-0")
+    api.player(lost).lose_request()
     listed = {job["id"]: job for job in (await api.http.get("/v1/jobs")).json()["data"]}
     assert listed[other["id"]]["status"] == "queued"
-    for job in (old, new):
+    for job in (old, new, lost):
         shown = listed[job["id"]]
         assert shown["status"] is None and shown["error"]["code"] == "log_unreadable"
         assert "pgrade songline" in shown["error"]["message"] and "purge" in shown["error"]["message"]
@@ -350,6 +351,16 @@ async def test_a_job_that_the_guard_against_loops_ended_is_counted(api):
         return text if 'songline_jobs_total{model="hum",status="completed"} 2.0' in text else None
 
     assert 'songline_loops_total{model="hum"} 1.0' in await until(counted)
+
+
+async def test_a_job_whose_request_is_lost_is_said_not_to_be_counted(redis_api, caplog):
+    job = await redis_api.submit()
+    player = redis_api.player(job)
+    player.lose_request()
+    player.fail()
+    await until(lambda: job["id"] not in redis_api.service.accepted)
+    [line] = [record.getMessage() for record in caplog.records if "not counted" in record.getMessage()]
+    assert job["id"] in line
 
 
 async def test_counting_goes_on_after_an_error(redis_api):

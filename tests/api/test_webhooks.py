@@ -257,6 +257,17 @@ async def test_it_is_given_up_in_the_end(real_broker, caplog):
         assert job["id"] in line and "500" in line and "for=me" not in line
 
 
+async def test_a_log_without_its_request_is_no_error_of_this_program(real_broker, caplog):
+    async with told(real_broker, pauses_s=()) as (api, receiver):
+        job = await api.submit(webhook=receiver.url)
+        api.player(job).lose_request()
+        api.player(job).fail()
+        await until(lambda: outcomes(api, "given_up"))
+        assert not receiver.heard
+        [line] = [record.getMessage() for record in caplog.records if record.name == "api.webhooks"]
+        assert job["id"] in line and "its log cannot be read" in line
+
+
 def test_pauses_grow_within_an_hour():
     pauses = WebhookSettings().pauses_s
     assert len(pauses) == 7 and list(pauses) == sorted(set(pauses)) and 3000 < sum(pauses) < 3600

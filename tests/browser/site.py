@@ -11,7 +11,6 @@ import httpx
 from starlette.responses import FileResponse
 
 from api.app import create_app
-from api.server import config
 from api.settings import ApiSettings
 from broker_schemas.contract import BadField, Contract, Order
 from compose.api_server import ApiServer
@@ -95,7 +94,7 @@ def serving(
     app = create_app(broker, served, ApiSettings(**settings))
     app.add_api_route("/recorder.js", lambda: FileResponse(RECORDER))
     with listening_socket("127.0.0.1", port) as sock:
-        server = ApiServer(config(app, grace_s=1, log_level="warning"))
+        server = ApiServer(app, grace_s=1, log_level="warning")
         thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
         thread.start()
         site = Site(f"http://127.0.0.1:{sock.getsockname()[1]}", broker)
