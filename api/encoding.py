@@ -6,16 +6,13 @@ import asyncio
 import io
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import soundfile
 
 from api.resampling import Upsampler
 from producer.wav import wav_header
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
 
 _OPUS_RATES = (8_000, 12_000, 16_000, 24_000, 48_000)
 _FRAMES_AT_ONCE = 16_384  # libsndfile's Ogg writers keep a block on the stack
@@ -110,8 +107,8 @@ class Tail(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def write(self, buffer: ReadableBuffer, /) -> int:
-        piece = bytes(buffer)
+    def write(self, piece: Any) -> int:
+        piece = bytes(piece)
         at = self._at - self._taken
         late = max(0, -at)  # bytes that would fall before what is kept
         if late < len(piece):

@@ -71,7 +71,7 @@ def serving(args: argparse.Namespace) -> Iterator[str]:
             server.kill()
 
 
-def _await_ready(url: str, server: subprocess.Popen) -> None:
+def _await_ready(url: str, server: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + _READY_S
     while time.monotonic() < deadline:
         if (code := server.poll()) is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import socket
+from typing import Any
 
 from broker_schemas import keys
 from broker_schemas.heartbeat import Heartbeat, broker_ms, read_heartbeats
@@ -33,7 +34,7 @@ def _api(port: int) -> None:
 
 
 def _worker(args: argparse.Namespace) -> None:
-    client = connect(args.broker or LOCAL_REDIS).client()
+    client: Any = connect(args.broker or LOCAL_REDIS).client()
     beats = read_heartbeats(client.hgetall(keys.WORKERS))
     newest = max((beat for beat in beats if _own(beat, args)), key=lambda beat: beat.at, default=None)
     if newest is None:

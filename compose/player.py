@@ -54,12 +54,14 @@ class PipedPlayer:
     def __init__(self, command: list[str], header: bytes = b"") -> None:
         self._name = command[0]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE)
+        assert self._process.stdin is not None  # as PIPE has it
+        self._pipe = self._process.stdin
         self.write(header)
 
     def write(self, pcm: bytes) -> None:
         try:
-            self._process.stdin.write(pcm)
-            self._process.stdin.flush()
+            self._pipe.write(pcm)
+            self._pipe.flush()
         except BrokenPipeError:
             raise _ended_early(self._name, self._process.wait()) from None
 
@@ -70,7 +72,7 @@ class PipedPlayer:
         if kind is not None:
             self._process.kill()
         with suppress(BrokenPipeError):
-            self._process.stdin.close()
+            self._pipe.close()
         code = self._process.wait()
         if code and kind is None:
             raise _ended_early(self._name, code)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from typing import TextIO
 
 _PER_CELL = 2.0  # seconds of sound
 _CELLS = 40
 
 
 class Progress:
-    def __init__(self, stream=None) -> None:
+    def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
         self._moves = self._stream.isatty()
         self._shown = -1.0

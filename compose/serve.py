@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 from broker_schemas import keys
 from compose import checkpoint
@@ -21,6 +21,8 @@ from compose.trouble import NO_CHECKPOINT, USAGE, Trouble
 if TYPE_CHECKING:
     from compose.api_server import ApiServer
     from workers.settings import Settings
+
+_Stage = TypeVar("_Stage")
 
 _log = logging.getLogger("songline")
 
@@ -66,11 +68,8 @@ def up(args: argparse.Namespace) -> None:
         archiver = archiver_of(args, broker) if args.archive else None
         stop = Stop(also=server.finish)
         threads = RoleThreads(stop, on_death=server.finish)
-        for role, load, run in (
-            (keys.TALKER, load_talker, run_talker),
-            (keys.ACOUSTIC, load_acoustic, run_acoustic),
-        ):
-            threads.start(role, partial(run, broker, settings, loaded=_loaded(load, settings)))
+        threads.start(keys.TALKER, partial(run_talker, broker, settings, loaded=_loaded(load_talker, settings)))
+        threads.start(keys.ACOUSTIC, partial(run_acoustic, broker, settings, loaded=_loaded(load_acoustic, settings)))
         if archiver:
             threads.start("archiver", archiver.run)
         _serve(args, server, sock, settings.model, stop, threads)
@@ -115,7 +114,7 @@ def acoustic(args: argparse.Namespace) -> None:
     _work(args, load_acoustic, run_acoustic)
 
 
-def _work(args: argparse.Namespace, load: Callable, run: Callable) -> None:
+def _work(args: argparse.Namespace, load: Callable[[Settings], object], run: Callable[..., None]) -> None:
     settings = deploy_settings(args, _checkpoint(args), platform=platform_here())
     broker = connect(args.broker or LOCAL_REDIS)
     stop = Stop()
@@ -123,7 +122,7 @@ def _work(args: argparse.Namespace, load: Callable, run: Callable) -> None:
     run(broker, settings, stop, name=args.name, loaded=_loaded(load, settings))
 
 
-def _loaded(load: Callable, settings: Settings) -> Any:
+def _loaded(load: Callable[[Settings], _Stage], settings: Settings) -> _Stage:
     """A stage with its weights in memory. Raises Trouble."""
     from workers.checkpoints import CheckpointError
     from workers.settings import BadSettings

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-
-import redis
+from typing import Any
 
 from broker_schemas import keys
 from broker_schemas.heartbeat import Heartbeat, broker_ms, living
@@ -44,12 +43,12 @@ def undrain(args: argparse.Namespace) -> None:
     print(f"{args.worker} takes jobs again")
 
 
-def alive_workers(client: redis.Redis) -> list[Heartbeat]:
+def alive_workers(client: Any) -> list[Heartbeat]:
     """Whose heartbeat is fresh, by model, role and name."""
     return living(client.hgetall(keys.WORKERS), broker_ms(client.time()))
 
 
-def _named(client: redis.Redis, worker: str) -> Heartbeat:
+def _named(client: Any, worker: str) -> Heartbeat:
     alive = {beat.worker: beat for beat in alive_workers(client)}
     if worker not in alive:
         known = ", ".join(alive) or "none"

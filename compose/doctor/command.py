@@ -79,7 +79,7 @@ def _checkpoint(settings: Settings) -> Finding:
 
 
 def _threads(settings: Settings | None) -> int | None:
-    return settings and settings.talker.threads + settings.acoustic.threads
+    return settings.talker.threads + settings.acoustic.threads if settings else None
 
 
 def _devices(settings: Settings | None) -> list[str]:

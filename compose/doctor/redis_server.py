@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import redis
 
@@ -21,7 +22,7 @@ _DIGITS = 12  # shown of a profile
 def broker(url: str | None) -> Iterator[Finding]:
     """`url`: the one that was named; without one, whether there is one where it would be looked for."""
     try:
-        client = connect(url or LOCAL_REDIS).client()
+        client: Any = connect(url or LOCAL_REDIS).client()
     except Trouble as trouble:
         said, _, advice = str(trouble).partition("\n")
         yield wrong("redis", said, advice) if url else note("redis", said, advice)
