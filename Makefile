@@ -34,6 +34,7 @@ lint: $(VENV)/lint-installed
 
 docs: $(VENV)/installed
 	$(BIN)/python -m compose.settings > docs/settings.md
+	$(BIN)/python -m compose.asyncapi > docs/asyncapi.yaml
 
 clean:
 	rm -rf $(VENV) $(QWEN_TTS) .pytest_cache .ruff_cache *.egg-info

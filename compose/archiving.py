@@ -6,13 +6,13 @@ import argparse
 
 import redis
 
-from archive.archiver import Archiver
-from archive.settings import ArchiveSettings
-from archive.store import Store
 from broker_schemas.connection import Broker
 from compose.broker import LOCAL_REDIS, connect
 from compose.stopping import Stop
 from compose.trouble import FAILED, UNREACHABLE, USAGE, Trouble
+from producer.archive.archiver import Archiver
+from producer.archive.settings import ArchiveSettings
+from producer.archive.store import Store
 
 
 def archive(args: argparse.Namespace) -> None:

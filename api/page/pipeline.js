@@ -95,13 +95,15 @@ function shown(worker, pace) {
   meter.setAttribute("aria-label", `${worker.held} of ${worker.slots} slots in use`);
   jobs.append(meter);
   const main = worker.role === "talker" ? "draws" : "windows";
-  const done = Object.entries(worker.done).filter(([, number]) => number);
+  const speed = cell(pace ? `${(pace[main] ?? 0).toFixed(1)} ${main}` : "–");
+  if (pace?.busy_ms !== undefined) speed.append(small(`busy ${Math.min(100, pace.busy_ms / 10).toFixed(0)}%`));
+  const done = Object.entries(worker.done).filter(([what, number]) => number && what !== "busy_ms");
   const last = cell(done.map(([what, number]) => `${number.toLocaleString("en")} ${what}`).join(", ") || "nothing yet");
   last.className = "done";
   return row(
     name, state, jobs,
     cell(worker.held ? `${worker.oldest_s.toFixed(0)} s` : "–"),
-    cell(pace ? `${(pace[main] ?? 0).toFixed(1)} ${main}` : "–"),
+    speed,
     last,
   );
 }

@@ -53,6 +53,15 @@ def test_a_worker_s_pace_is_what_it_did_between_two_heartbeats(site, page):
     expect(row(page, "talker-a-1").locator("td").nth(4)).to_have_text(re.compile(r"^\d{3,}\.\d draws$"))
 
 
+def test_how_much_of_its_time_a_worker_works_is_shown(site, page):
+    says(site, TALKER, counts={"draws": 1000, "busy_ms": 0})
+    page.goto(f"{site.url}/pipeline")
+    expect(row(page, "talker-a-1")).to_be_visible()
+    says(site, TALKER, counts={"draws": 1000, "busy_ms": 10_000_000})
+    expect(row(page, "talker-a-1").locator("td").nth(4)).to_contain_text("busy 100%")
+    expect(row(page, "talker-a-1")).not_to_contain_text("busy_ms")
+
+
 def test_who_is_gone_is_not_shown(site, page):
     says(site, TALKER)
     page.goto(f"{site.url}/pipeline")

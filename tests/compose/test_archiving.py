@@ -11,8 +11,8 @@ import pytest
 
 from compose.cli import main
 from tests.api.conftest import serving as api_serving
-from tests.archive.conftest import facts, files
 from tests.compose.conftest import http, run, serving, songline
+from tests.producer.archive.conftest import facts, files
 from tests.waiting import PATIENCE_S, until
 
 

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = {"broker_schemas", "producer", "api", "archive", "workers", "compose"}
+PACKAGES = {"broker_schemas", "producer", "api", "workers", "compose"}
 MAY_IMPORT = {
     "broker_schemas": set(),
     "producer": {"broker_schemas"},
     "api": {"broker_schemas", "producer"},
-    "archive": {"broker_schemas", "producer"},
     "workers": {"broker_schemas", "producer"},
     "compose": PACKAGES,
 }

@@ -34,12 +34,22 @@ def acoustic(checkpoint, device) -> SpeechAcoustic:
     return load_acoustic(checkpoint, {"device": device})
 
 
+@pytest.fixture(scope="module")
+def padded(checkpoint, device) -> SpeechAcoustic:
+    """Any window is padded to 4 or 10 frames, or to 25."""
+    return load_acoustic(checkpoint, {"device": device, "lengths": [4, 10, 25], "padded": True, "batch": 3})
+
+
 @pytest.fixture
-def lengths(acoustic, monkeypatch) -> list[int]:
-    """Frames of each call of the decoder, as they come."""
+def lengths(acoustic, monkeypatch) -> list[tuple[int, ...]]:
+    """Shapes of the codes of each call of the decoder, as they come."""
+    return noted_calls(acoustic, monkeypatch)
+
+
+def noted_calls(acoustic: SpeechAcoustic, monkeypatch) -> list[tuple[int, ...]]:
     called, decode = [], acoustic._decoder.decode
     monkeypatch.setattr(
-        acoustic._decoder, "decode", lambda codes, state: called.append(codes.shape) or decode(codes, state)
+        acoustic._decoder, "decode", lambda codes, *rest: called.append(codes.shape) or decode(codes, *rest)
     )
     return called
 
@@ -107,6 +117,34 @@ def test_the_decoder_is_called_at_the_fixed_lengths_only(acoustic, lengths) -> N
     lengths.clear()
     play(acoustic, utterance(40), ramp=(3, 7), reference=utterance(31, seed=1))
     assert [shape[1] for shape in lengths] == [25, 4, 2, 2, 1, 4, 2, 1, 25, 8]
+
+
+@pytest.mark.parametrize("frames", [1, 2, 3, 31, 32, 55, 56, 57, 90])
+@pytest.mark.parametrize("ramp", [RAMP, (3, 7, 30)])
+def test_padded_windows_are_the_whole_utterance(padded, frames: int, ramp) -> None:
+    """Each goes on after the frames that the one before it had, not after the padding."""
+    codes = utterance(frames)
+    assert near(play(padded, codes, ramp=ramp), whole(padded, codes))
+
+
+def test_a_padded_utterance_goes_on_from_its_reference(padded) -> None:
+    reference, codes = utterance(31, seed=1), utterance(40)
+    heard = whole(padded, np.concatenate([reference, codes]))[31 * 1920 :]
+    assert near(play(padded, codes, reference=reference), heard)
+
+
+def test_padded_windows_of_many_lengths_share_calls(padded, monkeypatch) -> None:
+    asked = []
+    for seed, index in enumerate((0, 2, 1, 6, 5, 3)):  # 1, 4, 2, 4 as the last, 25 and 8 frames
+        cut, state = begun(padded, seed, index)
+        asked.append(Window(cut[index], index, index == len(cut) - 1, 0, state, never))
+    alone = [padded.windows([window])[0] for window in asked]
+    called = noted_calls(padded, monkeypatch)
+    for one, together in zip(alone, padded.windows(asked), strict=True):
+        assert together.pcm.tobytes() == one.pcm.tobytes()
+        assert all(torch.equal(together.state[name], one.state[name]) for name in one.state)
+    assert sorted(shape[1] for shape in called) == [4, 4, 10, 25]  # three windows to a call
+    assert {padded.shape(frames, last=False) for frames in range(1, 5)} == {(4,)}
 
 
 @pytest.mark.parametrize("frames", range(1, 80))
@@ -282,6 +320,7 @@ def test_a_first_window_takes_no_state(acoustic) -> None:
         ({"dtype": "float16"}, "dtype must be one of"),
         ({"dtype": "tf32"}, "tf32 is for CUDA"),
         ({"lengths": [2, 4]}, "1 among them"),
+        ({"lengths": [0, 4], "padded": True}, "whole numbers from 1, got"),
         ({"lengths": 25}, "a list of whole numbers"),
         ({"batch": 0}, "batch must be at least 1"),
         ({"batch": "8"}, "batch must be a whole number"),

@@ -3,7 +3,8 @@
 The decoder runs at a few fixed shapes only, (batch, length), since its bits are those of the shapes that it is called
 with; at one shape, a row's bits are its own. How a window is cut into calls of such lengths depends on how many frames
 it has and on whether it is the last, so on the job alone. A window of one of the lengths is one call. The last window
-is padded to one: the decoder looks back only, so the rest is not heard. Any other is several calls.
+is padded to one: the decoder looks back only, so the rest is not heard. Any other is several calls, or where that is
+asked for padded too: then windows of many lengths share calls of few.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from workers.models.qwen3_tts.code2wav_state import Packed, StateLayout
 
 LENGTHS = (1, 2, 4, 8, 16, 25)  # frames of a call
 _DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
-_OPTIONS = frozenset({"device", "dtype", "lengths", "batch", "cuda_graph", "compile"})
+_OPTIONS = frozenset({"device", "dtype", "lengths", "padded", "batch", "cuda_graph", "compile"})
 
 
 class Call(NamedTuple):
@@ -58,7 +59,8 @@ class SpeechAcoustic:
 
     Args:
         decoder: on one device.
-        lengths: frames of a call of the decoder, 1 among them.
+        lengths: frames of a call of the decoder, 1 among them if windows are not padded.
+        padded: whether any window is padded to one of the lengths, and not the last alone.
         batch: rows of a call, so the most windows that one decodes. Bytes depend on it.
         tf32: whether products may round their inputs to ten bits (CUDA).
         cuda_graph: whether each length's call is a CUDA graph.
@@ -74,17 +76,20 @@ class SpeechAcoustic:
         decoder: Code2Wav,
         *,
         lengths: tuple[int, ...] = LENGTHS,
+        padded: bool = False,
         batch: int = 1,
         tf32: bool = False,
         cuda_graph: bool = False,
     ) -> None:
-        if not lengths or min(lengths) != 1:
-            raise ValueError(f"lengths must be whole numbers from 1, with 1 among them, got {lengths}")
+        if not lengths or min(lengths) < 1 or (min(lengths) > 1 and not padded):
+            among = "" if padded else ", with 1 among them"
+            raise ValueError(f"lengths must be whole numbers from 1{among}, got {lengths}")
         if batch < 1:
             raise ValueError(f"batch must be at least 1, got {batch}")
         self.batch = batch
         self._decoder = decoder
         self._lengths = tuple(sorted(set(lengths)))
+        self._padded = padded
         self._tf32 = tf32
         self._device = decoder.device
         # Its own, so that a talker's steps on the same card need not queue behind a window's.
@@ -166,7 +171,7 @@ class SpeechAcoustic:
         codes = np.random.default_rng(length).integers(0, sizes.codes, (2, 1, length, sizes.codebooks))
         packed = [torch.stack([rows] * self.batch) for rows in self._fresh]
         for call in torch.from_numpy(codes).to(self._device).expand(2, self.batch, -1, -1):
-            sound, *packed = self._steps[length](call, *packed)
+            sound, *packed = self._steps[length](call, *self._having([length] * self.batch), *packed)
             if not all(torch.equal(rows, rows[:1].expand_as(rows)) for rows in (sound, *packed)):
                 raise ValueError(
                     f"batch {self.batch}: on this device, a call of {length} frames gives equal rows different bytes;"
@@ -174,11 +179,11 @@ class SpeechAcoustic:
                 )
 
     def calls(self, frames: int, *, last: bool) -> list[Call]:
-        """The calls that decode so many frames: in full, but that the last call of the last window may be padded."""
+        """The calls that decode so many frames: in full, but that the last call of a padded window may have fewer."""
         longest = self._lengths[-1]
         whole, rest = divmod(frames, longest)
         calls = [Call(longest, longest)] * whole
-        if rest and last:
+        if rest and (last or self._padded):
             return [*calls, Call(rest, next(length for length in self._lengths if length >= rest))]
         for length in reversed(self._lengths):
             count, rest = divmod(rest, length)
@@ -215,19 +220,27 @@ class SpeechAcoustic:
             codes[row, : decoding.calls[0][0].frames] = decoding.calls[0][1]
         states = [decoding.state for decoding in sharing] + [self._fresh] * (self.batch - len(sharing))
         packed = tuple(torch.stack(rows) for rows in zip(*states, strict=True))
-        sound, *packed = self._steps[length](torch.from_numpy(codes).to(self._device), *packed)
+        having = self._having([decoding.calls[0][0].frames for decoding in sharing])
+        sound, *packed = self._steps[length](torch.from_numpy(codes).to(self._device), *having, *packed)
         for row, decoding in enumerate(sharing):
             call, _, heard = decoding.calls.popleft()
             decoding.state = tuple(rows[row].clone() for rows in packed)
             if heard:
                 decoding.sounds.append(sound[row, : call.frames * self._decoder.samples_per_frame])
 
-    def _step(self, codes: Tensor, *packed: Tensor) -> tuple[Tensor, ...]:
-        """Codes (batch, length, codebooks) int64 and states -> (batch, samples) int16, then the states.
+    def _having(self, frames: list[int]) -> list[Tensor]:
+        """(batch,) int64, of how many frames each row's state is to be; nothing where windows are not padded."""
+        if not self._padded:
+            return []
+        return [torch.tensor(frames + [1] * (self.batch - len(frames)), device=self._device)]
+
+    def _step(self, codes: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
+        """Codes (batch, length, codebooks) int64, frames that rows have, states -> (batch, samples) int16, the states.
 
         All that a call computes: tensors of fixed shapes in and out, and no wait for the device.
         """
-        sound, state = self._decoder.decode(codes, self._layout.unpack(packed))
+        frames, packed = (given[0], given[1:]) if self._padded else (None, given)
+        sound, state = self._decoder.decode(codes, self._layout.unpack(packed), frames)
         return (sound * 32_767.0).round().to(torch.int16), *self._layout.pack(state)
 
     def _decoded(self, decodings: list[_Decoding]) -> list[Decoded | None]:
@@ -299,7 +312,8 @@ def load_acoustic(folder: Path, settings: dict[str, Any]) -> SpeechAcoustic:
     Args:
         folder: the checkpoint.
         settings: the defaults in brackets: `device` ("cpu"); `dtype` ("float32", or "bfloat16", or on CUDA "tf32");
-            `lengths` ([1, 2, 4, 8, 16, 25]), the frames of a call of the decoder, which a ramp best keeps to; `batch`
+            `lengths` ([1, 2, 4, 8, 16, 25]), the frames of a call of the decoder, which a ramp best keeps to unless
+            windows are `padded` (false) to the next length, so that those of many lengths share a call; `batch`
             (1), the windows that a call may decode; `cuda_graph` (true on CUDA, where alone it can be); `compile`
             (false), which takes some seconds at the start.
 
@@ -329,7 +343,8 @@ def load_acoustic(folder: Path, settings: dict[str, Any]) -> SpeechAcoustic:
     if compiled:
         decoder.compile_kernels()
     acoustic = SpeechAcoustic(
-        decoder, lengths=tuple(lengths), batch=batch, tf32=dtype == "tf32", cuda_graph=cuda_graph
+        decoder, lengths=tuple(lengths), padded=switch(settings, "padded", False), batch=batch, tf32=dtype == "tf32",
+        cuda_graph=cuda_graph,
     )  # fmt: skip
     if batch > 1 or cuda_graph or compiled:
         acoustic.warm_up()

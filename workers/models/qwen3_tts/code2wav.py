@@ -17,6 +17,7 @@ from workers.checkpoints import CheckpointError, fill_module, load_tensors, stat
 from workers.models.fusing import fused
 from workers.models.qwen3_tts import config
 from workers.models.qwen3_tts.code2wav_layers import (
+    FRAMES,
     CausalConv,
     CausalUpsampling,
     ConvNeXtBlock,
@@ -90,17 +91,20 @@ class Code2Wav(nn.Module):
                     state[name] = torch.zeros(batch, *shape, dtype=dtype, device=weight.device)
         return state
 
-    def decode(self, codes: Tensor, state: State) -> tuple[Tensor, State]:
+    def decode(self, codes: Tensor, state: State, frames: Tensor | None = None) -> tuple[Tensor, State]:
         """Decode the next n frames of each row. Never waits for the device; `state` is left as it is.
 
         Args:
             codes: (B, n, codebooks) int64.
             state: of B rows, as `init_state` or the call before returned it.
+            frames: (B,) int64, how many of the n a row has, where not all: the rest is sound of nothing.
 
         Returns:
-            (B, n * samples_per_frame) float32 in [-1, 1], and the state after these frames.
+            (B, n * samples_per_frame) float32 in [-1, 1], and the state after the frames that a row has.
         """
         state = dict(state)
+        if frames is not None:
+            state[FRAMES] = frames[:, None].expand(-1, codes.shape[1])
         x = self.pre_conv(self.quantizer(codes), state)
         x = self.pre_transformer(x, state)
         for upsampling, block in self.upsample:
@@ -110,6 +114,7 @@ class Code2Wav(nn.Module):
         for block in blocks:
             x = block(x, state)
         sound = last(snake(x.to(last.weight.dtype)), state)
+        state.pop(FRAMES, None)
         return sound[..., 0].float().clamp(-1.0, 1.0), state
 
 

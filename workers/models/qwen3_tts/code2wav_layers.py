@@ -2,7 +2,8 @@
 
 What goes from layer to layer is laid out by time: (B, T, channels). State is one dict of tensors for the whole decoder.
 A layer reads the entry under its own name and puts the next one in its place; names are the layers' paths in the
-decoder. An entry owns its memory and its shape never changes.
+decoder. An entry owns its memory and its shape never changes. What a call's rows have of its frames stands beside them,
+under `FRAMES`, where they have not all.
 
 A layer's weights have the published names and shapes until `fold`, which lays them out as they are computed with.
 """
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 State = dict[str, Tensor]
 
+FRAMES = "frames"  # (B, n) int64: of a call's n frames, how many a row has, the same in all n places
 _SNAKE_FLOOR = 1e-9
 _USAGE_FLOOR = 1e-5
 _DILATIONS = (1, 3, 9)
@@ -130,9 +132,21 @@ def extended(layer: Stateful, x: Tensor, kept: int, state: State) -> Tensor:
     """(B, T, channels) -> (B, kept + T, channels): what the layer kept before it. The last `kept` are kept next."""
     if not kept:
         return x
+    new = x.shape[1]
     x = torch.cat((state[layer.name], x), dim=1)
-    state[layer.name] = x[:, -kept:].clone()
+    state[layer.name] = kept_after(x, kept, new, state, dim=1)
     return x
+
+
+def kept_after(joined: Tensor, kept: int, new: int, state: State, *, dim: int) -> Tensor:
+    """What is kept of `kept` old and `new` new positions along `dim`: the last ones of those that a row has."""
+    if (frames := state.get(FRAMES)) is None:
+        return joined.narrow(dim, new, kept).clone()
+    start = frames[:, :1] * (new // frames.shape[1])
+    shape = [len(joined)] + [1] * (joined.dim() - 1)
+    shape[dim] = kept
+    places = start + torch.arange(kept, device=joined.device)
+    return joined.take_along_dim(places.view(shape), dim)
 
 
 class SnakeBeta(nn.Module):

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from workers.models.qwen3_tts.code2wav_layers import State, Stateful
+from workers.models.qwen3_tts.code2wav_layers import FRAMES, State, Stateful, kept_after
 from workers.models.qwen3_tts.code2wav_sizes import Code2WavSizes
 
 POSITION = "position"  # (B,) int64: frames decoded so far
@@ -76,7 +76,7 @@ class Attention(Stateful):
         """Kept and new ones side by side, for every query head: (B, heads, kept + n, head_dim). Keeps the last ones."""
         name = f"{self.name}.{entry}"
         joined = torch.cat((state[name], new), dim=2)
-        state[name] = joined[:, :, joined.shape[2] - self._kept :].clone()
+        state[name] = kept_after(joined, self._kept, new.shape[2], state, dim=2)
         return joined.repeat_interleave(self._heads // self._kv_heads, dim=1)
 
 
@@ -130,7 +130,7 @@ class Transformer(Stateful):
     def forward(self, x: Tensor, state: State) -> Tensor:
         """(B, n, latent) -> the same shape."""
         sight = self._sight(state[POSITION], x.shape[1])
-        state[POSITION] = state[POSITION] + x.shape[1]
+        state[POSITION] = state[POSITION] + (state[FRAMES][:, 0] if FRAMES in state else x.shape[1])
         x = self.input_proj(x)
         for layer in self.layers:
             x = layer(x, sight, state)

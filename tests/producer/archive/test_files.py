@@ -15,7 +15,7 @@ from broker_schemas.events import JobRequested, ReferenceEncoded
 from producer.wav import wav_header
 from tests.api.conftest import serving
 from tests.api.player import SAMPLES, song
-from tests.archive.conftest import caught_up, facts, files
+from tests.producer.archive.conftest import caught_up, facts, files
 
 
 async def test_a_completed_jobs_sound_and_facts(broker, folder):

@@ -7,10 +7,10 @@ import os
 import fsspec
 import pytest
 
-from archive.store import Store
+from producer.archive.store import Store
 from tests.api.conftest import serving
-from tests.archive.conftest import caught_up, files
 from tests.ports import free_port
+from tests.producer.archive.conftest import caught_up, files
 
 
 @pytest.mark.parametrize("prefix", ["", "file://"])

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from archive.archiver import Archiver
-from archive.settings import ArchiveSettings
-from archive.store import Store
+from producer.archive.archiver import Archiver
+from producer.archive.settings import ArchiveSettings
+from producer.archive.store import Store
 from tests.waiting import until
 
 NEVER_S = 3600.0

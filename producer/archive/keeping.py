@@ -11,18 +11,16 @@ import logging
 from datetime import UTC, datetime
 from typing import Any
 
-import redis
-
-from archive.ended import Ended, read_ended, read_sound
-from archive.facts import facts_of
-from archive.sound import FORMATS
-from archive.store import Store
 from broker_schemas.job import JobState
+from producer.archive.ended import Ended, read_ended, read_sound
+from producer.archive.facts import facts_of
+from producer.archive.sound import FORMATS
+from producer.archive.store import Store
 
 _log = logging.getLogger(__name__)
 
 
-def keep(client: redis.Redis, store: Store, job: str, format_: str) -> bool:
+def keep(client: Any, store: Store, job: str, format_: str) -> bool:
     """Archive a job; False where it was there as it is. Raises as `read_ended`, `read_sound` and the store do."""
     ended = read_ended(client, job)
     facts = facts_of(ended)
@@ -59,9 +57,9 @@ def _kept(store: Store, stem: str) -> dict[str, Any] | None:
     return kept
 
 
-def _keep_sound(client: redis.Redis, store: Store, ended: Ended, name: str) -> dict[str, Any] | None:
+def _keep_sound(client: Any, store: Store, ended: Ended, name: str) -> dict[str, Any] | None:
     """What is told of the file; None where an older api accepted the job, and nobody says how its samples lie."""
-    request, pcm = ended.state.request, read_sound(client, ended)
+    request, pcm = ended.state.requested, read_sound(client, ended)
     if request.sample_rate is None or request.channels is None:
         _log.error("job %s says no sample rate, as an older api accepted it: its facts alone are kept", ended.state.id)
         return None

@@ -8,12 +8,12 @@ import threading
 import pytest
 import redis
 
-from archive import archiver as archiving
-from archive.settings import ArchiveSettings
-from archive.store import Store
 from broker_schemas import keys, log
+from producer.archive import archiver as archiving
+from producer.archive.settings import ArchiveSettings
+from producer.archive.store import Store
 from tests.api.conftest import serving
-from tests.archive.conftest import NEVER_S, archiver, caught_up, facts, files, runs
+from tests.producer.archive.conftest import NEVER_S, archiver, caught_up, facts, files, runs
 from tests.waiting import until
 
 

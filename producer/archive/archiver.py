@@ -12,16 +12,17 @@ import threading
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from typing import Any
 
 import redis
 
-from archive.ended import BrokenSound, Gone, NotOver
-from archive.keeping import keep
-from archive.settings import ArchiveSettings
-from archive.store import Store
 from broker_schemas import keys, log
 from broker_schemas.codec import DecodeError
 from broker_schemas.job import BrokenLog
+from producer.archive.ended import BrokenSound, Gone, NotOver
+from producer.archive.keeping import keep
+from producer.archive.settings import ArchiveSettings
+from producer.archive.store import Store
 
 _log = logging.getLogger(__name__)
 _QUEUED_AT_ONCE = 1000
@@ -50,7 +51,7 @@ class Tally:
 class Archiver:
     """Jobs of one broker into one store. `tally`: what became of the jobs that it had in hand."""
 
-    def __init__(self, client: redis.Redis, store: Store, settings: ArchiveSettings | None = None) -> None:
+    def __init__(self, client: Any, store: Store, settings: ArchiveSettings | None = None) -> None:
         self.client = client
         self.store = store
         self.settings = settings or ArchiveSettings()
@@ -139,7 +140,7 @@ class Archiver:
             self.tally.there += not written
         self._run(log.end_archiving(claim.job, claimed=claim.until))
 
-    def _put_off(self, claim: _Claim, pause_s: float) -> list:
+    def _put_off(self, claim: _Claim, pause_s: float) -> list[Any]:
         return self._run(log.put_off_archiving(claim.job, claimed=claim.until, pause_ms=int(pause_s * 1000)))
 
     def _wait(self, stop: threading.Event) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from archive.ended import Ended
 from broker_schemas.codec import Tensor
 from broker_schemas.events import Event, JobRequested
 from broker_schemas.job import JobState
+from producer.archive.ended import Ended
 
 VERSION = 1
 _UNTOLD = ("webhook",)  # its URL may let people in
@@ -21,10 +21,10 @@ def facts_of(ended: Ended) -> dict[str, Any]:
         "v": VERSION,
         "id": state.id,
         "status": state.status.value,
-        "owner": state.request.owner,
-        "model": state.request.model,
-        "seed": state.request.seed,
-        "request": _request(state.request),
+        "owner": state.requested.owner,
+        "model": state.requested.model,
+        "seed": state.requested.seed,
+        "request": _request(state.requested),
         "profiles": state.profiles,
         "attempts": state.attempts,
         "frames": state.frames,
@@ -49,7 +49,7 @@ def _timings(state: JobState) -> dict[str, float | None]:
 
     return {
         "requested_at": state.requested_at / 1000,
-        "ended_at": state.ended_at / 1000,
+        "ended_at": None if state.ended_at is None else state.ended_at / 1000,
         "queued_s": since_request(state.admitted_at.get("talker")),
         "first_audio_s": since_request(state.first_chunk_at),
         "total_s": since_request(state.ended_at),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-
-import redis
+from typing import Any
 
 from broker_schemas import keys
 from broker_schemas.events import FINAL_TYPES, AudioChunk, Event, decode
@@ -39,7 +38,7 @@ class Ended:
         return self.state.status is Status.COMPLETED
 
 
-def read_ended(client: redis.Redis, job: str) -> Ended:
+def read_ended(client: Any, job: str) -> Ended:
     """Raises Gone, NotOver, BrokenLog, DecodeError."""
     events: list[Event] = []
     for _, entry in client.xrange(keys.log(job)):
@@ -52,7 +51,7 @@ def read_ended(client: redis.Redis, job: str) -> Ended:
     raise NotOver(f"job {job} goes on") if events else Gone(f"job {job} is gone")
 
 
-def read_sound(client: redis.Redis, ended: Ended) -> bytes:
+def read_sound(client: Any, ended: Ended) -> bytes:
     """A completed job's interleaved 16-bit little-endian PCM. Raises Gone, BrokenSound."""
     told = [event.payload for event in ended.events if isinstance(event.payload, AudioChunk)]
     stream, pieces, after = keys.audio(ended.state.id), [], "-"
