@@ -119,7 +119,7 @@ async def _submitted_before(service: Service, owner: str, ask: Ask, key: str) ->
 
 def _count_refusal(service: Service, error: ApiError) -> None:
     named = _COMMON | _OWN | _OPENAI | {"Idempotency-Key"}
-    named = named.union(*(contract.fields for contract in service.contracts.values()))
+    named = named.union(*(contract.fields | contract.tolerated for contract in service.contracts.values()))
     field = (error.param if error.param in named else "other") if error.param else "none"
     service.metrics.refusals.labels(field, error.code).inc()
 
@@ -190,10 +190,10 @@ async def _order(service: Service, owner: str, ask: Ask) -> tuple[Order, Referen
     asked = {name: value for name, value in given.items() if name not in _OWN} | {"seed": ask.seed}
     # A tokenizer may take its time. The contract comes first: where it refuses a field it knows what to do instead.
     order = await asyncio.to_thread(contract.accept, reference.stated(asked) if reference else asked)
-    known = _COMMON | _OWN | _OPENAI | contract.fields
+    known = _COMMON | _OWN | _OPENAI | contract.fields | contract.tolerated
     for name in given:
         if name not in known:
-            raise BadField(name, f"{quoted(name)} means nothing to {ask.model}: leave it out. Known: {_listed(known)}.")
+            raise BadField(name, f"{quoted(name)} means nothing to {ask.model}: leave it out. Known: {_listed(known - contract.tolerated)}.")
     return (reference.named(order) if reference else order), reference
 
 

@@ -45,6 +45,7 @@ class Contract(Protocol):
     channels: int
     frame_rate: float  # talker frames a second
     fields: frozenset[str]  # the request fields that mean something to the model, besides model, input and seed
+    tolerated: frozenset[str] = frozenset()  # fields that may be there too, as long as they ask for nothing
     voices: Sequence[str] = ()  # of the model's own, by the names that requests use
     clones: bool = False
 

@@ -384,4 +384,6 @@ def test_the_fields_are_those_that_the_checkpoint_has_a_use_for(contract, others
     clones = {"ref_audio", "ref_text", "x_vector_only_mode"}
     for one in (contract, others["design"]):
         assert not clones & one.fields and "instructions" in one.fields
+        assert one.tolerated == clones
     assert clones <= others["base"].fields and "instructions" not in others["base"].fields
+    assert others["base"].tolerated == {"instructions"}

@@ -56,7 +56,8 @@ class SpeechContract(Contract):
         self._config = config.load_config(folder)
         self.voices = tuple(self._config.speakers) if self._config.task == config.CUSTOM_VOICE else ()
         self.clones = self._config.task == config.BASE
-        self.fields = SpeechContract.fields - ({"instructions"} if self.clones else set(_REFERENCE_FIELDS))
+        self.tolerated = frozenset({"instructions"} if self.clones else _REFERENCE_FIELDS)
+        self.fields = SpeechContract.fields - self.tolerated
         self._context = min(self._config.talker.max_position_embeddings, max_model_len)
         self._tokenizer = load_tokenizer(folder)
         stated = config.generation_defaults(folder)
