@@ -190,10 +190,10 @@ async def _order(service: Service, owner: str, ask: Ask) -> tuple[Order, Referen
     asked = {name: value for name, value in given.items() if name not in _OWN} | {"seed": ask.seed}
     # A tokenizer may take its time. The contract comes first: where it refuses a field it knows what to do instead.
     order = await asyncio.to_thread(contract.accept, reference.stated(asked) if reference else asked)
-    known = _COMMON | _OWN | _OPENAI | contract.fields | contract.tolerated
+    known = _COMMON | _OWN | _OPENAI | contract.fields
     for name in given:
-        if name not in known:
-            raise BadField(name, f"{quoted(name)} means nothing to {ask.model}: leave it out. Known: {_listed(known - contract.tolerated)}.")
+        if name not in known | contract.tolerated:
+            raise BadField(name, f"{quoted(name)} means nothing to {ask.model}: leave it out. Known: {_listed(known)}.")
     return (reference.named(order) if reference else order), reference
 
 
