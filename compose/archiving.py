@@ -47,9 +47,11 @@ def archiver_of(args: argparse.Namespace, broker: Broker) -> Archiver:
 
 def _catch_up(archiver: Archiver) -> None:
     try:
-        tally = archiver.catch_up()
+        tally, waiting = archiver.catch_up(), archiver.waiting()
     except redis.RedisError as error:
         raise Trouble(f"the broker is away: {error}", UNREACHABLE) from error
     print(f"{tally.written} archived, {tally.there} were there already")
+    if waiting:
+        print(f"{waiting} wait: another has them in hand, or they are put off")
     if tally.failed:
         raise Trouble(f"{tally.failed} could not be archived, and are tried again by whoever archives next", FAILED)

@@ -8,9 +8,10 @@ itself when it is back, makes the next attempt. Two that have one job write the 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +31,8 @@ _QUEUED_AT_ONCE = 1000
 
 @dataclass(slots=True)
 class _Claim:
-    """A job in hand. `until`: when the claim lapses (ms); `renewed` and `began` by the monotonic clock."""
+    """A job in hand. `until`: when the claim lapses (ms); `renewed` and `began` by the monotonic clock;
+    `renewed` is infinite once it is renewed no more."""
 
     job: str
     until: int
@@ -57,7 +59,6 @@ class Archiver:
         self.settings = settings or ArchiveSettings()
         self.tally = Tally()
         self._run = log.Scripts(client)
-        self._threads = ThreadPoolExecutor(self.settings.at_once, thread_name_prefix="archive")
         self._claims: list[_Claim] = []
         self._pause_s = 0.0  # the last one; 0 while the store takes what it is given
         self._not_before = 0.0
@@ -81,8 +82,11 @@ class Archiver:
             self._run(log.archive_again(jobs[first : first + _QUEUED_AT_ONCE]))
         while self.turn() or self._claims:
             wait([claim.keeping for claim in self._claims], self.settings.look_every_s, FIRST_COMPLETED)
-        self._threads.shutdown()
         return self.tally
+
+    def waiting(self) -> int:
+        """Jobs that no archive has: in the hands of some archiver, or put off."""
+        return self.client.zcard(keys.UNARCHIVED)
 
     def turn(self) -> bool:
         """See what became of the jobs in hand, and take more. Whether there were any. Raises RedisError."""
@@ -102,14 +106,29 @@ class Archiver:
         until, *jobs = self._run(log.claim_unarchived(ttl_ms=ttl_ms, most=room))
         for job in jobs:
             now = time.monotonic()
-            keeping = self._threads.submit(keep, self.client, self.store, job, self.settings.format)
-            self._claims.append(_Claim(job, until, keeping, began=now, renewed=now))
+            self._claims.append(_Claim(job, until, self._begin(job), began=now, renewed=now))
         return bool(jobs)
+
+    def _begin(self, job: str) -> Future[bool]:
+        """Keep it, in a daemon of its own: a store that holds a call for ever cannot hold the process that ends."""
+        keeping: Future[bool] = Future()
+        threading.Thread(target=self._keep, args=(job, keeping), name=f"archive {job}", daemon=True).start()
+        return keeping
+
+    def _keep(self, job: str, keeping: Future[bool]) -> None:
+        try:
+            keeping.set_result(keep(self.client, self.store, job, self.settings.format))
+        except BaseException as error:
+            keeping.set_exception(error)
 
     def _renew(self, claim: _Claim) -> None:
         """A store that holds a call for ever does not hold the job for ever: another may try."""
         now = time.monotonic()
-        if now - claim.renewed < self.settings.claim_s / 3 or now - claim.began > self.settings.patience_s:
+        if now - claim.renewed < self.settings.claim_s / 3:
+            return
+        if now - claim.began > self.settings.patience_s:
+            _log.error("job %s is left to others: the store has not answered for %g s", claim.job, now - claim.began)
+            claim.renewed = math.inf
             return
         [until] = self._put_off(claim, self.settings.claim_s)
         claim.until, claim.renewed = until or claim.until, now
@@ -152,10 +171,10 @@ class Archiver:
 
     def _finish(self) -> None:
         """No claim is left to lapse."""
-        self._threads.shutdown(cancel_futures=True)
+        wait([claim.keeping for claim in self._claims])
         for claim in self._claims:
             try:
-                self._put_off(claim, 0) if claim.keeping.cancelled() else self._settle(claim)
+                self._settle(claim)
             except redis.RedisError as error:
                 _log.warning("the claim of job %s is left to lapse: %s", claim.job, error)
         self._claims.clear()

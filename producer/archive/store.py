@@ -23,6 +23,7 @@ class Store:
     def __init__(self, url: str) -> None:
         self.url = url
         self._files, self._root = fsspec.url_to_fs(url)
+        self._folder = Path(self._root) if isinstance(self._files, LocalFileSystem) else None
         self._root = self._root.rstrip("/")
 
     def read(self, name: str) -> bytes | None:
@@ -34,19 +35,19 @@ class Store:
 
     def write(self, name: str, content: bytes) -> None:
         """An object store has an object once all of it is there; a folder gets a file that was written elsewhere."""
-        if isinstance(self._files, LocalFileSystem):
-            _put(Path(self._root), name, content)
-        else:
+        if self._folder is None:
             self._files.pipe_file(f"{self._root}/{name}", content)
+        else:
+            _put(self._folder, name, content)
 
     def check(self) -> None:
         """Raise what keeps files from being written to a folder, or read in a store."""
-        if isinstance(self._files, LocalFileSystem):
-            part = _part(Path(self._root))
-            part.touch()
-            part.unlink()
-        else:
+        if self._folder is None:
             self.read(_PARTS)
+            return
+        part = _part(self._folder)
+        part.touch()
+        part.unlink()
 
 
 def _put(root: Path, name: str, content: bytes) -> None:
@@ -60,7 +61,8 @@ def _put(root: Path, name: str, content: bytes) -> None:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
-    _sync_folder(path.parent)
+    for folder in path.parents[: len(Path(name).parts)]:  # up to the root: any of them may be new
+        _sync_folder(folder)
 
 
 def _part(root: Path) -> Path:
@@ -70,7 +72,7 @@ def _part(root: Path) -> Path:
 
 
 def _sync_folder(folder: Path) -> None:
-    """That a file is in its folder survives a power cut only then."""
+    """What is in a folder survives a power cut only then."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 
+from broker_schemas import keys
 from compose.cli import main
 from tests.api.conftest import serving as api_serving
 from tests.compose.conftest import http, run, serving, songline
@@ -49,7 +50,7 @@ async def test_nothing_is_lost_when_it_is_killed_and_started_again(real_broker, 
         assert hashlib.sha256(wav.read_bytes()).hexdigest() == sound["sha256"]
 
 
-async def test_once_archives_what_is_there_and_ends(real_broker, redis_server, folder):
+async def test_once_archives_what_is_there_and_ends(real_broker, redis_server, folder, capsys):
     flags = ["archive", "--archive", str(folder), "--broker", redis_server.url, "--once"]
     async with api_serving(real_broker) as api:
         jobs = [await api.played(1) for _ in range(3)]
@@ -57,6 +58,9 @@ async def test_once_archives_what_is_there_and_ends(real_broker, redis_server, f
         process = songline(*flags, "--archive-format", "flac", stdout=subprocess.PIPE)
         assert (process.communicate(timeout=PATIENCE_S)[0], process.returncode) == (told, 0)
     assert archived(folder, jobs) and len(list(folder.rglob("*.flac"))) == 3
+    real_broker.client().zadd(keys.UNARCHIVED, {jobs[0]["id"]: 2e15})  # another has it, or put it off
+    assert main(flags) == 0
+    assert capsys.readouterr().out.endswith("\n1 wait: another has them in hand, or they are put off\n")
     real_broker.client().delete(*real_broker.client().keys("*:audio"))
     for path in folder.rglob("*.json"):
         path.unlink()

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -23,20 +24,25 @@ pytestmark = [
 ]
 
 
-def script() -> str:
-    """All blocks, on ports of this run's own; the first failure ends it."""
-    blocks = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    told = "\n".join(blocks).replace(". .venv/bin/activate", "")
-    for port in ("6390", "8100"):
+BROKER, API = "6390", "8100"  # its ports
+
+
+def blocks() -> tuple[list[str], int]:
+    """What the page has one paste, on ports of this run's own; the broker's port."""
+    told = PAGE.read_text().replace(". .venv/bin/activate", "")
+    broker = free_port()
+    for port, own in ((BROKER, broker), (API, free_port())):
         assert port in told
-        told = told.replace(port, str(free_port()))
-    return f"set -euo pipefail\n{told}"
+        told = told.replace(port, str(own))
+    return re.findall(r"```sh\n(.*?)```", told, re.DOTALL), broker
 
 
-def test_the_tutorial_is_true(tmp_path):
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+def paste(blocks: list[str], folder: Path, broker: int) -> tuple[int, str]:
+    """The shell's exit status and what it said; the first failure ends it. No process is left, whatever happens."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     shell = subprocess.Popen(
-        ["bash", "-c", script()], cwd=tmp_path, env=environment, text=True, start_new_session=True,
+        ["bash", "-c", "\n".join(["set -euo pipefail", *blocks])],
+        cwd=folder, env=os.environ | {"PATH": path, "TMPDIR": str(folder)}, text=True, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     try:
@@ -48,6 +54,23 @@ def test_the_tutorial_is_true(tmp_path):
     finally:
         if shell.returncode != 0:
             subprocess.run(["pkill", "-KILL", "-s", str(shell.pid)], check=False)
-    assert shell.returncode == 0, told
+            # Redis is a daemon, so of another session.
+            subprocess.run(["redis-cli", "-p", str(broker), "shutdown", "nosave"], check=False, capture_output=True)
+    return shell.returncode, told
+
+
+def test_the_tutorial_is_true(tmp_path):
+    pasted, broker = blocks()
+    code, told = paste(pasted, tmp_path, broker)
+    assert code == 0, told
     assert "the same bytes" in told
     assert "taken over" in told
+
+
+def test_a_block_that_fails_leaves_no_broker(tmp_path):
+    [first, *_], broker = blocks()
+    pong = f"redis-cli -p {broker} ping"
+    code, told = paste([first, f"until {pong}; do sleep 0.1; done", "false"], tmp_path, broker)
+    assert code == 1 and "PONG" in told
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", broker)) != 0

@@ -184,7 +184,7 @@ async def test_it_takes_no_more_than_it_can_have_in_hand(real_broker, folder):
     assert one.tally.written == 3
 
 
-async def test_a_claim_is_renewed_while_the_store_works_but_not_for_ever(real_broker, folder, monkeypatch):
+async def test_a_claim_is_renewed_while_the_store_works_but_not_for_ever(real_broker, folder, monkeypatch, caplog):
     async with serving(real_broker) as api:
         job = (await api.played(1))["id"]
     store, let_go, late_s = Flaky(str(folder)), threading.Event(), [0.0]
@@ -205,9 +205,11 @@ async def test_a_claim_is_renewed_while_the_store_works_but_not_for_ever(real_br
             before = until_ms()
             one.turn()
             assert until_ms() > before
-        before, late_s[0] = until_ms(), 11 * NEVER_S
-        one.turn()
-        assert until_ms() == before
+        before = until_ms()
+        for late_s[0] in (11 * NEVER_S, 12 * NEVER_S):
+            one.turn()
+            assert until_ms() == before
+        assert sum(f"{job} is left to others" in record.getMessage() for record in caplog.records) == 1
     finally:
         let_go.set()
     await runs(one, lambda: not waiting(real_broker))
@@ -281,3 +283,19 @@ async def test_who_is_stopped_finishes_what_it_has_in_hand_and_takes_no_more(rea
     let_go.set()
     await running
     assert len(files(folder)) == 2 and len(waiting(real_broker)) == 1
+
+
+async def test_a_store_that_never_answers_does_not_keep_a_process_from_its_end(real_broker, folder):
+    """The interpreter waits for every thread that is no daemon."""
+    async with serving(real_broker) as api:
+        await api.played(1)
+    store, let_go, before = Flaky(str(folder)), threading.Event(), set(threading.enumerate())
+    store.fails = lambda name: not let_go.wait()
+    one = archiver(real_broker, store)
+    try:
+        one.turn()
+        begun = set(threading.enumerate()) - before
+        assert begun and all(thread.daemon for thread in begun)
+    finally:
+        let_go.set()
+    await runs(one, lambda: not waiting(real_broker))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import fsspec
 import pytest
 
+from producer.archive import store as storing
 from producer.archive.store import Store
 from tests.api.conftest import serving
 from tests.ports import free_port
@@ -49,8 +51,24 @@ def test_it_is_written_elsewhere_on_the_same_disk_first(tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(os, "fsync", lambda handle: seen.append(sorted(files(tmp_path))))
     Store(str(tmp_path)).write("day/x", b"one")
-    [part], after = seen
-    assert part.startswith(".parts/") and after == ["day/x"]
+    [part], *after = seen
+    assert part.startswith(".parts/") and after == [["day/x"]] * 2
+
+
+def test_a_file_is_written_to_disk_and_then_each_folder_above_it(tmp_path, monkeypatch):
+    """Any of them may be new, and gone after a power cut."""
+    synced, fsync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_ino) or fsync(handle))
+    Store(str(tmp_path)).write("2026/01/02/x", b"one")
+    path = tmp_path / "2026" / "01" / "02" / "x"
+    assert synced == [part.stat().st_ino for part in (path, *path.parents[:4])]
+
+
+def test_the_root_of_all_is_a_folder_too(monkeypatch):
+    written = []
+    monkeypatch.setattr(storing, "_put", lambda root, name, content: written.append(root / name))
+    Store("/").write("2026/x", b"one")
+    assert written == [Path("/2026/x")]
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path):
