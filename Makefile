@@ -11,7 +11,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 QWEN_TTS := .venv-qwen-tts
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
-LINT := ruff==0.17.6 mypy==2.4.1
+LINT := ruff==0.17.6 mypy==2.4.1 types-PyYAML==6.0.12.20261122
 
 .PHONY: demo test bench bench-spine lint docs clean redis chromium
 
