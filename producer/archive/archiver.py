@@ -31,8 +31,11 @@ _QUEUED_AT_ONCE = 1000
 
 @dataclass(slots=True)
 class _Claim:
-    """A job in hand. `until`: when the claim lapses (ms); `renewed` and `began` by the monotonic clock;
-    `renewed` is infinite once it is renewed no more."""
+    """A job in hand.
+
+    `until`: when the claim lapses (ms); `renewed` and `began` by the monotonic clock. `renewed` is infinite once it is
+    renewed no more.
+    """
 
     job: str
     until: int
