@@ -27,7 +27,7 @@ export function offer(served, spoken) {
   models = served;
   voices = spoken;
   const drafted = draft();
-  model.replaceChildren(...models.map(({ id }) => new Option(id)));
+  model.replaceChildren(...models.map(({ id }) => new Option(id, id)));
   model.closest(".field").hidden = models.length === 0;
   for (const control of controls()) {
     if (control !== voice && drafted[control.name] !== undefined) control.value = drafted[control.name];
@@ -108,7 +108,7 @@ function group(label, members) {
   if (!members.length) return [];
   const made = document.createElement("optgroup");
   made.label = label;
-  made.append(...members.map(({ id }) => new Option(id)));
+  made.append(...members.map(({ id }) => new Option(id, id)));
   return [made];
 }
 

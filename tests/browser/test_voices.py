@@ -98,6 +98,15 @@ def test_an_upload_speaks_in_the_next_job(site, ear):
         expect(dialog.get_by_label(field, exact=True)).to_have_value("")
 
 
+def test_a_name_is_sent_as_it_is(site, ear):
+    """An option without a value of its own has its text's, less the spaces that are one after another."""
+    upload(site, "ida  b")
+    dialog = opened(site, ear)
+    dialog.get_by_role("button", name="Use").click()
+    expect(ear.page.locator("#voice")).to_have_value("ida  b")
+    assert site.job(ear.sing(button="Speak"))["voice"] == "ida  b"
+
+
 def test_how_much_is_sent_is_told(site, ear):
     dialog, page = opened(site, ear), ear.page
     held = []
