@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+from broker_schemas import shown
 from broker_schemas.codec import Tensor
 from broker_schemas.contract import Contract
 from broker_schemas.events import Event
@@ -42,7 +43,7 @@ def job_view(state: JobState, contract: Contract | None) -> dict[str, Any]:
         "reason": state.reason,
         "timings": _timings(state),
         "attempts": state.attempts,
-        "error": _error(state),
+        "error": shown.error(state),
         "cancelled_by": state.cancelled_by,
         "deadline_at": request.deadline / 1000,
         # Until the job is final: when it will be gone at the latest.
@@ -73,25 +74,13 @@ def _timings(state: JobState) -> dict[str, Any]:
     def seconds(at: int | None) -> float | None:
         return None if at is None else at / 1000
 
-    def since_request(at: int | None) -> float | None:
-        return None if at is None else (at - state.requested_at) / 1000
-
     return {
         "requested_at": seconds(state.requested_at),
         "admitted_at": {role: seconds(at) for role, at in state.admitted_at.items()},
         "first_audio_at": seconds(state.first_chunk_at),
         "ended_at": seconds(state.ended_at),
-        "queued_s": since_request(state.admitted_at.get("talker")),
-        "first_audio_s": since_request(state.first_chunk_at),
-        "total_s": since_request(state.ended_at),
+        **shown.durations(state),
     }
-
-
-def _error(state: JobState) -> dict[str, Any] | None:
-    failed = state.error
-    if failed is None:
-        return None
-    return {"code": failed.code, "message": failed.message, "retryable": failed.retryable}
 
 
 def event_view(event: Event) -> dict[str, Any]:
@@ -103,21 +92,14 @@ def event_view(event: Event) -> dict[str, Any]:
         "seq": event.seq,
         "at": event.at / 1000,
         "by": event.by,
-        "data": _plain(event.data),
+        "data": shown.plain(event.data, tensor=_with_values, raw=_in_base64),
     }
 
 
-def _plain(value: Any) -> Any:
-    match value:
-        case Tensor():
-            shown = {"dtype": value.dtype, "shape": list(value.shape)}
-            return shown if value.dtype == "bfloat16" else shown | {"values": value.numpy().tolist()}
-        case dict():
-            return {str(name): _plain(item) for name, item in value.items()}
-        case list() | tuple():
-            return [_plain(item) for item in value]
-        case bytes():
-            return base64.b64encode(value).decode()
-        case None | bool() | int() | float() | str():
-            return value
-    return repr(value)  # an extension type of a newer version
+def _with_values(tensor: Tensor) -> dict[str, Any]:
+    shape = shown.shape(tensor)
+    return shape if tensor.dtype == "bfloat16" else shape | {"values": tensor.numpy().tolist()}
+
+
+def _in_base64(raw: bytes) -> str:
+    return base64.b64encode(raw).decode()

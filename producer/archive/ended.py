@@ -8,7 +8,7 @@ from typing import Any
 
 from broker_schemas import keys
 from broker_schemas.events import FINAL_TYPES, AudioChunk, Event, decode
-from broker_schemas.job import BrokenLog, JobState, Status, fold
+from broker_schemas.job import JobState, Status, fold
 
 _CHUNKS_AT_ONCE = 4  # a song's are half a MiB each
 
@@ -44,10 +44,7 @@ def read_ended(client: Any, job: str) -> Ended:
     for _, entry in client.xrange(keys.log(job)):
         events.append(decode(entry[b"e"]))
         if events[-1].type in FINAL_TYPES:
-            state = fold(events)
-            if state.request is None:
-                raise BrokenLog(f"job {job} begins without a request")
-            return Ended(state, tuple(events))
+            return Ended(fold(events), tuple(events))
     raise NotOver(f"job {job} goes on") if events else Gone(f"job {job} is gone")
 
 

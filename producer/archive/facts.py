@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker_schemas.codec import Tensor
+from broker_schemas import shown
 from broker_schemas.events import Event, JobRequested
-from broker_schemas.job import JobState
 from producer.archive.ended import Ended
 
 VERSION = 1
@@ -16,7 +15,6 @@ _UNTOLD = ("webhook",)  # its URL may let people in
 def facts_of(ended: Ended) -> dict[str, Any]:
     """As JSON takes it. Times are Unix seconds by the broker's clock; `at` of an event is from the request on."""
     state = ended.state
-    failed = state.error
     return {
         "v": VERSION,
         "id": state.id,
@@ -30,8 +28,12 @@ def facts_of(ended: Ended) -> dict[str, Any]:
         "frames": state.frames,
         "reason": state.reason,
         "looped": state.looped,
-        "timings": _timings(state),
-        "error": failed and {"code": failed.code, "message": failed.message, "retryable": failed.retryable},
+        "timings": {
+            "requested_at": state.requested_at / 1000,
+            "ended_at": None if state.ended_at is None else state.ended_at / 1000,
+            **shown.durations(state),
+        },
+        "error": shown.error(state),
         "cancelled_by": state.cancelled_by,
         "events": [_told(event, state.requested_at) for event in ended.events],
     }
@@ -41,19 +43,6 @@ def _request(request: JobRequested) -> dict[str, Any]:
     """A recording that it clones is in the params by its sha256 alone."""
     extra = {name: value for name, value in request.extra.items() if name not in _UNTOLD}
     return {"input": request.input, "params": _plain(request.params), **_plain(extra)}
-
-
-def _timings(state: JobState) -> dict[str, float | None]:
-    def since_request(at: int | None) -> float | None:
-        return None if at is None else (at - state.requested_at) / 1000
-
-    return {
-        "requested_at": state.requested_at / 1000,
-        "ended_at": None if state.ended_at is None else state.ended_at / 1000,
-        "queued_s": since_request(state.admitted_at.get("talker")),
-        "first_audio_s": since_request(state.first_chunk_at),
-        "total_s": since_request(state.ended_at),
-    }
 
 
 def _told(event: Event, began: int) -> dict[str, Any]:
@@ -69,15 +58,4 @@ def _told(event: Event, began: int) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     """Of tensors, such as a voice's or the codes, their shape alone."""
-    match value:
-        case Tensor():
-            return {"dtype": value.dtype, "shape": list(value.shape)}
-        case dict():
-            return {str(name): _plain(item) for name, item in value.items()}
-        case list() | tuple():
-            return [_plain(item) for item in value]
-        case bytes():
-            return {"bytes": len(value)}
-        case None | bool() | int() | float() | str():
-            return value
-    return repr(value)  # an extension type of a newer version
+    return shown.plain(value, tensor=shown.shape, raw=lambda raw: {"bytes": len(raw)})

@@ -163,7 +163,7 @@ def test_two_may_crash_at_once_under_load(stack, undisturbed):
 def test_a_worker_that_is_killed_by_hand_is_replaced_by_another(stack, undisturbed):
     stack.up("--scale", "talker=2", "--scale", "acoustic=2")
     told = httpx.get(f"{stack.url}/v1/pipeline", timeout=30).json()["workers"]
-    assert sorted(worker["role"] for worker in told).count("talker") >= 2
+    assert [worker["role"] for worker in told].count("talker") >= 2
     jobs = [stack.submit() for _ in range(2)]
     wait_for(lambda: stack.drawn(jobs[0]), SUNG_S, lambda: stack.state(jobs[0]))
     stack.kill("talker")

@@ -189,8 +189,8 @@ class VllmRunner:
         if stated.cudagraph_mode not in modes or sizes != [self._decode_rows]:
             raise BadSettings(
                 f"talker.compilation has cudagraph_mode {stated.cudagraph_mode.name} of sizes "
-                f"{stated.cudagraph_capture_sizes}: a song's bits need FULL or FULL_DECODE_ONLY, of the one size "
-                f"{self._decode_rows}. Leave both out, or set talker.batch_invariant"
+                f"{stated.cudagraph_capture_sizes}: a song's bits need {' or '.join(mode.name for mode in modes)}, of "
+                f"the one size {self._decode_rows}. Leave both out, or set talker.batch_invariant"
             )
 
     def _choose_replay(self) -> None:
@@ -358,7 +358,7 @@ def prefill_sizes(decode_tokens: int, prefill_tokens: int) -> list[int]:
     """
     sizes = [decode_tokens]
     while sizes[-1] < prefill_tokens:
-        sizes.append(min(2 * sizes[-1], max(prefill_tokens, decode_tokens)))
+        sizes.append(min(2 * sizes[-1], prefill_tokens))
     return sizes
 
 

@@ -69,7 +69,7 @@ class Trainer:
 
     def __init__(
         self, codec: Codec, critics: Discriminators, listener: Listener, rate: float, device: torch.device, *,
-        eager: bool, fewer_books: float = _FEWER_BOOKS,
+        eager: bool, fewer_books: float,
     ) -> None:  # fmt: skip
         self.codec, self.critics, self._listener = codec.to(device), critics.to(device), listener.to(device)
         self._distance = SpectralDistance().to(device)

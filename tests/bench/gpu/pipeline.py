@@ -87,11 +87,11 @@ class Work:
         for worker, (role, now) in done.items():
             _, before = self._done.get(worker, (role, {}))
             did = {what: number - before.get(what, 0) for what, number in now.items()}
-            turns, filled = (did["steps"], did["draws"]) if role == "talker" else (did["calls"], did["windows"])
+            turns, filled = ("steps", "draws") if role == "talker" else ("calls", "windows")
+            busy_ms, count = did["busy_ms"], max(1, did[turns])
             told.append(
-                f"{role} busy {did['busy_ms'] / (10 * max(1e-3, at - self._at)):.0f}%, {turns} "
-                f"{'steps' if role == 'talker' else 'calls'} of {did['busy_ms'] / max(1, turns):.1f} ms and "
-                f"{filled / max(1, turns):.1f} {'draws' if role == 'talker' else 'windows'}"
+                f"{role} busy {busy_ms / (10 * max(1e-3, at - self._at)):.0f}%, {did[turns]} {turns} of "
+                f"{busy_ms / count:.1f} ms and {did[filled] / count:.1f} {filled}"
             )
         self._at, self._done = at, done
         return told

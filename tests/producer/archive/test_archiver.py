@@ -249,6 +249,15 @@ async def test_a_job_that_cannot_be_read_keeps_nobody_waiting(real_broker, folde
     assert broken["id"] in told and cut["id"] in told
 
 
+async def test_a_job_whose_request_is_lost_is_not_archived(real_broker, folder, caplog):
+    async with serving(real_broker) as api:
+        job = await api.played(2)
+        api.player(job).lose_request()
+    assert await caught_up(real_broker, folder) == (0, 0, 1)
+    assert files(folder) == {} and waiting(real_broker) == [job["id"]]
+    assert "does not begin with its request" in caplog.text
+
+
 async def test_a_broker_that_is_away_is_waited_for(real_broker, folder, monkeypatch):
     async with serving(real_broker) as api:
         await api.played(1)
