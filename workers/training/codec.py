@@ -25,7 +25,8 @@ _STRIDES = (2, 2, 2)  # from mel frames to codes: 240 * 8 samples are a frame
 _AHEAD = 3  # mel frames, and half a window of the spectrogram's: 51 ms of sound
 _PAST = 3  # that a layer mixes into a position, at its own rate
 _DECAY = 0.99  # of a codebook's averages
-_DEAD = 0.1  # an entry that is used less often than so, on average, begins anew
+_DEAD = 0.04  # of an even share: an entry that is used less often than so begins anew
+_ANEW = 0.4  # of an even share: what one that begins anew is taken to have been used
 
 
 class _ConvNeXt(nn.Module):
@@ -147,10 +148,11 @@ class Books(nn.Module):
         sums = torch.zeros_like(book.embedding_sum).index_add_(0, codes, vectors)
         book.cluster_usage.lerp_(usage, 1 - _DECAY)
         book.embedding_sum.lerp_(sums, 1 - _DECAY)
-        dead = book.cluster_usage < _DEAD
-        anew = vectors[torch.randint(len(vectors), dead.shape, device=dead.device)]
+        even = len(vectors) / len(book.cluster_usage)
+        dead = book.cluster_usage < _DEAD * even
+        anew = _ANEW * even * vectors[torch.randint(len(vectors), dead.shape, device=dead.device)]
         book.embedding_sum.copy_(torch.where(dead[:, None], anew, book.embedding_sum))
-        book.cluster_usage.masked_fill_(dead, 1.0)
+        book.cluster_usage.masked_fill_(dead, _ANEW * even)
 
 
 class Codec(nn.Module):
@@ -170,8 +172,8 @@ class Codec(nn.Module):
         self.rest = Books(self.decoder.quantizer.rvq_rest, width)
         for books in (self.first, self.rest):
             for book in books._books:
-                nn.init.normal_(book.embedding_sum, std=0.01)
-                nn.init.constant_(book.cluster_usage, 1.1 * _DEAD)  # soon dead, if not used: what falls to it comes in
+                nn.init.normal_(book.embedding_sum, std=1e-4)
+                nn.init.constant_(book.cluster_usage, 1e-2)  # as good as dead: most begin anew in the first step
 
     def quantise(self, latents: Tensor, kept: Tensor | None = None) -> tuple[Coded, Tensor]:
         """(B, frames, width) -> codes (B, frames, codebooks), latents (B, frames, width); and the first book's latents.

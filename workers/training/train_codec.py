@@ -155,7 +155,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, required=True)
     parser.add_argument("--from", dest="earlier", type=Path, help="the folder of an earlier run to go on from")
     parser.add_argument("--alone", type=float, default=0.2, help="share of the time before critics join")
-    parser.add_argument("--batch", type=int, default=48)
+    parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--frames", type=int, default=32, help="of a crop")
     parser.add_argument("--rate", type=float, default=3e-4)
     parser.add_argument("--codes-stay", action="store_true", help="train what comes after the codes alone")
