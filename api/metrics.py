@@ -61,7 +61,9 @@ class Metrics:
         self.jobs = self._counter("jobs", "Jobs accepted here that are final", "model", "status")
         self.loops = self._counter("loops", "Jobs accepted here whose model was caught in a loop, and cut off", "model")
         self.webhooks = self._counter(
-            "webhooks", "Attempts to tell a job's end: delivered, failed (tried again later), given_up", "outcome"
+            "webhooks",
+            "Jobs' ends that were told (delivered) or never could be (given_up), and attempts that failed",
+            "outcome",
         )
         self.bytes_out = self._counter(
             "stream_bytes", "Bytes of sound sent to clients: of PCM or a file, without the events around it", "kind"

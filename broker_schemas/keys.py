@@ -24,7 +24,7 @@ UNARCHIVED = "{sl:live}:unarchived"  # zset: job id -> when it is to be archived
 WEBHOOKS = "{sl:live}:webhooks"  # zset: job id -> when it is to be told next, or its claim lapses (ms)
 WEBHOOKS_OWED = "{sl:live}:webhooks:owed"  # hash: job id -> "<attempts>\n<model>"
 WEBHOOK_MESSAGES = "{sl:live}:webhooks:messages"  # hash: job id -> what could not be told yet (MessagePack)
-WEBHOOKS_DONE = "{sl:live}:webhooks:done"  # hash: delivered, failed (tried again later), given_up -> how often
+WEBHOOKS_DONE = "{sl:live}:webhooks:done"  # hash: delivered and given_up, of ends, and failed, of attempts -> how often
 
 # Signals, all in one slot so that a worker waits for all of its own in one read.
 TOMBSTONES = "sl:tombstones"  # stream, capped: ids of jobs that ended before they were done

@@ -319,7 +319,7 @@ def tell_again(job: str, *, claimed: int, pause_ms: int, message: bytes = b"") -
 
 
 def end_webhook(job: str, *, claimed: int, outcome: str = "") -> Call:
-    """The job's end was told ("delivered"), or is told no more ("given_up"); "" where there was nothing to tell."""
+    """The job's end was told ("delivered"), or failed once more and is told no more ("given_up"); "": nothing to tell."""
     return Call("webhooks", _WEBHOOKS, ["done", job, claimed, outcome])
 
 

@@ -113,8 +113,10 @@ def _rates(text: str) -> list[float]:
 
 
 def _format_kept(text: str) -> str:
-    if text.lower() not in ("wav", "flac"):
-        raise ValueError("wav or flac")
+    from producer.archive.settings import FORMATS  # by those who archive
+
+    if text.lower() not in FORMATS:
+        raise ValueError(" or ".join(FORMATS))
     return text.lower()
 
 
