@@ -221,12 +221,12 @@ SETTINGS = (
     ),
     Setting(
         "name",
-        ("talker", "acoustic", "health"),
+        ("talker", "acoustic", "archive", "health"),
         None,
-        "the worker's name, unique among all; made of role, host and process id where none is given",
+        "the worker's or archiver's name, unique among all; made of role, host and process id where none is given",
         "NAME",
     ),
-    Setting("role", ("health",), "api", "whose health: api, talker or acoustic", "ROLE"),
+    Setting("role", ("health",), "api", "whose health: api, talker, acoustic or archive", "ROLE"),
     Setting("host", ("up", "api", "doctor"), "127.0.0.1", "address to listen at; 0.0.0.0 for all", "ADDRESS"),
     Setting("port", ("up", "api", "health", "doctor"), 8000, "port to listen at; 0 takes a free one", "PORT", _port),
     Setting(

@@ -12,10 +12,10 @@ FORMATS = (WAV, FLAC)
 class ArchiveSettings:
     """Times in seconds.
 
-    format: the sound's, one of FORMATS. at_once: jobs that one process has in hand. claim_s: how long a job is left to a
-    process that says nothing of it; one at work renews its claim, for `patience_s` at most. first_pause_s: after a
-    store that fails; it doubles up to longest_pause_s. unreadable_s: until a job whose log or sound cannot be read is
-    looked at again.
+    format: one of FORMATS. at_once: jobs that one process has in hand. look_every_s: and says that it lives.
+    claim_s: how long a job is left to a process that says nothing of it; one at work renews its claim, for `patience_s`
+    at most. first_pause_s: after a store that fails; it doubles up to longest_pause_s. unreadable_s: until a job whose
+    log or sound cannot be read is looked at again.
     """
 
     format: str = WAV

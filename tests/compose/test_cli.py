@@ -11,11 +11,10 @@ import sys
 import pytest
 
 from broker_schemas import keys
-from broker_schemas.heartbeat import Heartbeat
+from broker_schemas.heartbeat import Heartbeat, worker_name
 from compose.broker import EmbeddedBroker
 from compose.cli import main
 from tests.waiting import PATIENCE_S
-from workers.owning import worker_name
 
 NOWHERE = "redis://127.0.0.1:1/0"
 
