@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+from dataclasses import replace
 
 import pytest
 import redis
@@ -310,10 +311,12 @@ async def test_one_whose_store_answers_no_more_is_unhealthy(real_broker, redis_s
         jobs = [await api.played(1) for _ in range(2)]
     store, let_go, told, stop = Flaky(str(folder)), threading.Event(), threading.Event(), threading.Event()
     store.fails = lambda name: not let_go.wait()
-    stuck = archiver(real_broker, store, at_once=2, claim_s=0.05, patience_s=0.05, on_stuck=told.set)
+    stuck = archiver(real_broker, store, at_once=2, on_stuck=told.set)
     running = asyncio.create_task(asyncio.to_thread(stuck.run, stop))
     try:
-        await until(lambda: beats(real_broker) and health() == 0)
+        await until(lambda: any(beat.held == 2 for beat in beats(real_broker)))
+        assert health() == 0 and not told.is_set()
+        stuck.settings = replace(stuck.settings, claim_s=0.01, patience_s=0.01)
         await until(lambda: health() == 1)
         assert "start it anew" in capsys.readouterr().err and told.is_set()
         assert [beat.state for beat in beats(real_broker)] == ["stuck"]
@@ -337,7 +340,7 @@ async def test_who_archives_what_is_there_waits_for_no_store_for_ever(real_broke
     store, let_go = Flaky(str(folder)), threading.Event()
     store.fails = lambda name: not let_go.wait()
     try:
-        assert await caught_up(real_broker, store, patience_s=0.01, claim_s=0.01) == (0, 0, 1)
+        assert await caught_up(real_broker, store, at_once=1, patience_s=0.01, claim_s=0.01) == (0, 0, 1)
     finally:
         let_go.set()
 
