@@ -196,7 +196,7 @@ class Sweeper:
             if now_ms - beat.at > DEAD_MS:
                 self._client.hdel(keys.WORKERS, beat.worker)
                 self._client.srem(keys.DRAINING, beat.worker)
-        self._models = {beat.model for beat in beats if beat.model}
+        self._models = {beat.model for beat in beats}
         return {(beat.role, beat.profile) for beat in beats if beat.alive(now_ms)}
 
     def _forget_idle_owners(self, live: set[tuple[str, str]]) -> None:
