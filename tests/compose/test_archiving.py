@@ -43,6 +43,8 @@ async def test_nothing_is_lost_when_it_is_killed_and_started_again(real_broker, 
         process = songline("archive", *flags)
         try:
             await until(lambda: archived(folder, jobs))
+            health = ["health", "--role", "archive", "--broker", redis_server.url]
+            await until(lambda: main(health) == 0)
             process.send_signal(signal.SIGTERM)
             assert process.wait(PATIENCE_S) == 0
         finally:

@@ -50,9 +50,10 @@ def test_what_is_asked_for_by_name_is_a_component():
 
 
 @needs_kubectl
-def test_the_archive_goes_beside_the_rest(tmp_path):
+@pytest.mark.parametrize(("own", "namespace"), [({}, "songline"), ({"namespace": "mine"}, "mine")], ids=str)
+def test_the_archive_goes_beside_the_rest(tmp_path, own, namespace):
     base = os.path.relpath(FOLDER, tmp_path)
-    overlay = {"namespace": "mine", "resources": [base], "components": [f"{base}/archive"]}
+    overlay = {"resources": [base], "components": [f"{base}/archive"], **own}
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
     told = subprocess.run(["kubectl", "kustomize", str(tmp_path)], capture_output=True, text=True)
     assert told.returncode == 0, told.stderr
@@ -61,7 +62,8 @@ def test_the_archive_goes_beside_the_rest(tmp_path):
     [archive], [talker] = (pod["containers"] for pod in pods.values())
     assert archive["image"] == talker["image"] and archive["envFrom"][0] == talker["envFrom"][0]
     assert ("ConfigMap", archive["envFrom"][0]["configMapRef"]["name"]) in built
-    assert built["Deployment", "archive"]["metadata"]["namespace"] == "mine"
+    for kind in ("Deployment", "PersistentVolumeClaim"):
+        assert built[kind, "archive"]["metadata"]["namespace"] == namespace
 
 
 def test_the_archive_is_a_place_that_the_pod_has_and_may_write_to():

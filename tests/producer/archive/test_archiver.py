@@ -285,6 +285,8 @@ async def test_it_is_told_what_waits_and_since_when_and_what_became_of_it(broker
         assert await told() == nothing | {"archived": 3, "failed": 1}
         await caught_up(broker, folder)
         assert await told() == nothing | {"archived": 3, "failed": 1}, "those were there"
+        await api.service.run(log.archive_again(jobs[:1]))
+        assert (await told())["waiting"] == broker.client().zcard(keys.UNARCHIVED_SINCE) == 1
 
 
 def failures(broker) -> bytes | None:
