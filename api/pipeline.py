@@ -66,7 +66,7 @@ async def archive(client: Any, now_ms: int) -> dict[str, float]:
     """What waits to be archived now, and what became of what did."""
     waiting = await client.zcard(keys.UNARCHIVED)
     first = await client.zrange(keys.UNARCHIVED_SINCE, 0, 0, withscores=True)
-    oldest_ms = max(0, *(now_ms - int(since) for _, since in first)) if first else 0
+    oldest_ms = max(0, now_ms - int(first[0][1])) if first else 0
     return {"waiting": waiting, "oldest_s": oldest_ms / 1000, **await _counts(client, keys.ARCHIVED, _KEPT)}
 
 
