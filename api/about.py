@@ -13,7 +13,7 @@ from api import queue
 from api.auth import Owner
 from api.encoding import FORMATS
 from api.errors import BROKER_AWAY
-from api.pipeline import live_workers, webhooks
+from api.pipeline import archive, live_workers, webhooks
 from api.service import Service, Serving
 from broker_schemas import keys
 from broker_schemas.contract import Contract
@@ -67,8 +67,10 @@ async def metrics(service: Serving) -> Response:
     try:
         async with asyncio.timeout(_PATIENCE_S):
             gauges.live_jobs.set(await service.client().zcard(keys.LIVE))
-            gauges.unarchived_jobs.set(await service.client().zcard(keys.UNARCHIVED))
-            _, gauges.workers.beats = await live_workers(service.client())
+            now_ms, gauges.workers.beats = await live_workers(service.client())
+            unarchived = await archive(service.client(), now_ms)
+            gauges.unarchived_jobs.set(unarchived["waiting"])
+            gauges.unarchived_oldest.set(unarchived["oldest_s"])
             told = await webhooks(service.client())
             for state in _WAITING:
                 gauges.webhooks_waiting.labels(state).set(told[state])
@@ -77,6 +79,7 @@ async def metrics(service: Serving) -> Response:
     except BROKER_AWAY:  # unknown now: better no figure than an old one
         gauges.live_jobs.set(float("nan"))
         gauges.unarchived_jobs.set(float("nan"))
+        gauges.unarchived_oldest.set(float("nan"))
         gauges.workers.beats = []
         for state in _WAITING:
             gauges.webhooks_waiting.labels(state).set(float("nan"))

@@ -23,7 +23,7 @@ _SECONDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.5, 2, 3, 5, 8, 13, 21, 34, 60, 
 
 
 class WorkerMetrics:
-    """What the workers say of themselves, as of `beats`; a worker that is gone is not told of any more."""
+    """What workers and archivers say of themselves, as of `beats`; one that is gone is not told of any more."""
 
     def __init__(self) -> None:
         self.beats: list[Heartbeat] = []
@@ -37,6 +37,9 @@ class WorkerMetrics:
                 "songline_worker_oldest_lease_seconds", "How long it has held the job it took first", labels=labels
             ),
             "draining": GaugeMetricFamily("songline_worker_draining", "1 where it takes no more jobs", labels=labels),
+            "stuck": GaugeMetricFamily(
+                "songline_worker_stuck", "1 where nothing that it holds goes on until it is started anew", labels=labels
+            ),
         }
         done = CounterMetricFamily(
             "songline_worker_done", "What the worker did since its start, by what", labels=[*labels, "what"]
@@ -61,7 +64,9 @@ class Metrics:
         self.jobs = self._counter("jobs", "Jobs accepted here that are final", "model", "status")
         self.loops = self._counter("loops", "Jobs accepted here whose model was caught in a loop, and cut off", "model")
         self.webhooks = self._counter(
-            "webhooks", "Attempts to tell a job's end: delivered, failed (tried again later), given_up", "outcome"
+            "webhooks",
+            "Jobs' ends that were told (delivered) or never could be (given_up), and attempts that failed",
+            "outcome",
         )
         self.bytes_out = self._counter(
             "stream_bytes", "Bytes of sound sent to clients: of PCM or a file, without the events around it", "kind"
@@ -79,6 +84,9 @@ class Metrics:
         )
         self.unarchived_jobs = self._gauge(
             "unarchived_jobs", "Final jobs that are still there, and that no archive has"
+        )
+        self.unarchived_oldest = self._gauge(
+            "unarchived_oldest_seconds", "For how long the first of them has waited to be archived"
         )
         self.subscribers = self._gauge("stream_subscribers", "Open streams of events or sound", "kind")
         self.workers = WorkerMetrics()

@@ -172,6 +172,7 @@ async def _put_off(
     pauses_s = service.webhooks.settings.pauses_s
     if attempt > len(pauses_s):
         await service.run(log.end_webhook(job, claimed=claimed, outcome="given_up"))
+        service.metrics.webhooks.labels("failed").inc()
         service.metrics.webhooks.labels("given_up").inc()
         _log.warning("the webhook of job %s is given up after %d attempts: %s", job, attempt, why)
         return

@@ -1,7 +1,10 @@
-"""What each worker says of itself in `sl:workers`, and which of them are alive. Times by the broker's clock."""
+"""What workers and archivers say of themselves in `sl:workers`, and who is alive. Times by the broker's clock."""
 
 from __future__ import annotations
 
+import os
+import secrets
+import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 
@@ -11,13 +14,24 @@ SILENT_MS = 10_000  # a worker silent for so long is not counted on
 DEAD_MS = 60_000  # and after so long it is forgotten
 
 
+def worker_name(role: str) -> str:
+    """A name that no other worker has had: role, host, process, and some letters."""
+    return f"{role}-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+
+
+def named_here(worker: str, role: str) -> bool:
+    """Whether `worker_name` made the name on this host."""
+    return worker.rsplit("-", 2)[0] == f"{role}-{socket.gethostname()}"
+
+
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
     """A worker's state, every two seconds or oftener.
 
-    at: when it was sent, Unix milliseconds by the broker's clock. slots: jobs that it can hold. held: jobs that it
-    holds. oldest_s: how long it has held the one of them that it took first, in seconds. draining: whether it takes no
-    more. counts: what it did since its start, by name.
+    model, profile: "" where it is an archiver. at: when it was sent, Unix milliseconds by the broker's clock. slots:
+    jobs that it can hold. held: jobs that it holds. oldest_s: how long it has held the one of them that it took first,
+    in seconds. draining: whether it takes no more. stuck: whether nothing that it holds goes on, and it takes no more
+    until it is started anew. counts: what it did since its start, by name.
     """
 
     worker: str
@@ -29,6 +43,7 @@ class Heartbeat:
     held: int = 0
     oldest_s: float = 0.0
     draining: bool = False
+    stuck: bool = False
     counts: dict[str, int] = field(default_factory=dict)
 
     def pack(self) -> bytes:
@@ -39,14 +54,16 @@ class Heartbeat:
 
     @property
     def state(self) -> str:
-        """working, draining, or drained: then it can be stopped with nothing in hand."""
+        """working, stuck, draining, or drained: then it can be stopped with nothing in hand."""
+        if self.stuck:
+            return "stuck"
         if not self.draining:
             return "working"
         return "draining" if self.held else "drained"
 
 
 def read_heartbeats(rows: Mapping[bytes, bytes]) -> list[Heartbeat]:
-    """The heartbeats of the hash `keys.WORKERS`; rows that cannot be read are left out, and fields of newer workers."""
+    """The heartbeats of the hash `keys.WORKERS`; rows that cannot be read are left out, and fields of newer ones."""
     known = {each.name for each in fields(Heartbeat)}
     beats = []
     for raw in rows.values():

@@ -10,6 +10,7 @@ import re
 
 TALKER, ACOUSTIC = "talker", "acoustic"
 ROLES = (TALKER, ACOUSTIC)
+ARCHIVE = "archive"  # owns no job, but tells that it lives as they do
 
 # The live set, and in its slot what jobs hold of the budget until their keys go.
 LIVE = "sl:live"  # zset: job id -> time of acceptance (ms)
@@ -19,19 +20,21 @@ RETIREMENTS = "{sl:live}:retirements"  # list: when the newest final jobs left t
 
 # Final jobs that no archive has, in the slot of the live set: who joins it has just left that, or its keys go.
 UNARCHIVED = "{sl:live}:unarchived"  # zset: job id -> when it is to be archived next, or its claim lapses (ms)
+UNARCHIVED_SINCE = "{sl:live}:unarchived:since"  # zset: job id -> since when it has been to be archived (ms)
+ARCHIVED = "{sl:live}:archived"  # hash: archived, of jobs, and failed, of attempts -> how often
 
 # Jobs whose end is to be told, in the slot of the live set: who is in it has not ended.
 WEBHOOKS = "{sl:live}:webhooks"  # zset: job id -> when it is to be told next, or its claim lapses (ms)
 WEBHOOKS_OWED = "{sl:live}:webhooks:owed"  # hash: job id -> "<attempts>\n<model>"
 WEBHOOK_MESSAGES = "{sl:live}:webhooks:messages"  # hash: job id -> what could not be told yet (MessagePack)
-WEBHOOKS_DONE = "{sl:live}:webhooks:done"  # hash: delivered, failed (tried again later), given_up -> how often
+WEBHOOKS_DONE = "{sl:live}:webhooks:done"  # hash: delivered and given_up, of ends, and failed, of attempts -> how often
 
 # Signals, all in one slot so that a worker waits for all of its own in one read.
 TOMBSTONES = "sl:tombstones"  # stream, capped: ids of jobs that ended before they were done
 TOMBSTONES_KEPT = 10_000
 BELLS_KEPT = 1_000
 
-WORKERS = "sl:workers"  # hash: worker name -> what it says of itself (MessagePack), refreshed as a heartbeat
+WORKERS = "sl:workers"  # hash: worker's or archiver's name -> what it says of itself (MessagePack): its heartbeat
 DRAINING = "sl:draining"  # set: names of workers that are to take no more jobs
 SECRET = "sl:secret"  # string: signs job ids
 

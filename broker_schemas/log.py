@@ -265,7 +265,9 @@ def drop_pointer(stream: str, job: str, role: str) -> Call:
     return Call("pointer", [stream, keys.posted(stream)], ["drop", job, keys.group(role)])
 
 
-_BUDGET = [keys.LIVE, keys.RESERVED, keys.EXPIRING, keys.RETIREMENTS, keys.UNARCHIVED]
+_BUDGET = [
+    keys.LIVE, keys.RESERVED, keys.EXPIRING, keys.RETIREMENTS, keys.UNARCHIVED, keys.UNARCHIVED_SINCE,
+]  # fmt: skip
 
 
 def reserve(job: str, *, bytes_: int, max_jobs: int, max_bytes: int, owner: str, model: str) -> Call:
@@ -319,7 +321,7 @@ def tell_again(job: str, *, claimed: int, pause_ms: int, message: bytes = b"") -
 
 
 def end_webhook(job: str, *, claimed: int, outcome: str = "") -> Call:
-    """The job's end was told ("delivered"), or is told no more ("given_up"); "" where there was nothing to tell."""
+    """The job's end was told ("delivered"), or could not be for the last time ("given_up"); "": nothing to tell."""
     return Call("webhooks", _WEBHOOKS, ["done", job, claimed, outcome])
 
 
@@ -330,28 +332,33 @@ def drop_webhook(job: str) -> Call:
 
 # --- the archive ----------------------------------------------------------------------------------------------------
 
+_ARCHIVE = [keys.UNARCHIVED, keys.UNARCHIVED_SINCE, keys.ARCHIVED]
+
 
 def claim_unarchived(*, ttl_ms: int, most: int) -> Call:
     """Take final jobs that no archive has; the reply is [claimed, job, job, …].
 
     `claimed` is when the claim lapses (ms), and names it in what is said of these jobs next.
     """
-    return Call("archive", [keys.UNARCHIVED], ["claim", ttl_ms, most])
+    return Call("archive", _ARCHIVE, ["claim", ttl_ms, most])
 
 
-def put_off_archiving(job: str, *, claimed: int, pause_ms: int) -> Call:
-    """Hold the claim for so long from now on, or leave the job for then; the reply is the new [claimed], or [0]."""
-    return Call("archive", [keys.UNARCHIVED], ["put_off", job, claimed, pause_ms])
+def put_off_archiving(job: str, *, claimed: int, pause_ms: int, failed: bool = False) -> Call:
+    """Hold the claim for so long from now on, or leave the job for then; the reply is the new [claimed], or [0].
+
+    `failed`: it is put off since an attempt failed, which is counted.
+    """
+    return Call("archive", _ARCHIVE, ["put_off", job, claimed, pause_ms, "failed" if failed else ""])
 
 
-def end_archiving(job: str, *, claimed: int) -> Call:
-    """The job is archived, or gone."""
-    return Call("archive", [keys.UNARCHIVED], ["done", job, claimed])
+def end_archiving(job: str, *, claimed: int, archived: bool = True) -> Call:
+    """The job is archived, which is counted, or gone."""
+    return Call("archive", _ARCHIVE, ["done", job, claimed, "archived" if archived else ""])
 
 
 def archive_again(jobs: Sequence[str]) -> Call:
     """Final jobs are to be archived, though they may have been; the reply is [how many were not waiting already]."""
-    return Call("archive", [keys.UNARCHIVED], ["again", *jobs])
+    return Call("archive", _ARCHIVE, ["again", *jobs])
 
 
 # --- recordings -----------------------------------------------------------------------------------------------------

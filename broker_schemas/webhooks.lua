@@ -4,7 +4,7 @@
 -- ARGV  owe   job model                       a job is about to be accepted that wants its end told
 --       claim ttl_ms most model...            take what is due, of jobs of these models that are not live
 --       again job claimed pause_ms message    it could not be told: once more, after a pause
---       done  job claimed outcome             it was told, or is given up; "" where there was nothing to tell
+--       done  job claimed outcome             it was told, or is given up for what failed; "": nothing was to be told
 --       drop  job                             the job is forgotten
 --
 -- claim replies {claimed, job, attempt, job, attempt, ...}: whoever claims owns the job's telling until `claimed` (ms),
@@ -52,6 +52,7 @@ end
 if tonumber(redis.call('ZSCORE', due, job) or '0') ~= tonumber(ARGV[3]) then return {0} end
 if verb == 'done' then
   drop()
+  if ARGV[4] == 'given_up' then redis.call('HINCRBY', counts, 'failed', 1) end  -- its last attempt
   if ARGV[4] ~= '' then redis.call('HINCRBY', counts, ARGV[4], 1) end
   return {1}
 end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 import redis
 
@@ -19,17 +20,20 @@ def archive(args: argparse.Namespace) -> None:
     """Until it is stopped; with `--once` what is there now."""
     if not args.archive:
         raise Trouble("where to? Name a folder, or a store such as s3://bucket/prefix, with --archive", USAGE)
-    archiver = archiver_of(args, connect(args.broker or LOCAL_REDIS))
+    stop = Stop()
+    # Whoever started this process starts it anew, Docker too, which does nothing about one that is unhealthy.
+    archiver = archiver_of(args, connect(args.broker or LOCAL_REDIS), name=args.name, on_stuck=stop.set)
     if args.once:
         _catch_up(archiver)
         return
-    stop = Stop()
     stop.listen()
     archiver.run(stop)
+    if archiver.stuck:
+        raise Trouble(f"{args.archive} answers none of its calls: look at the store, and start this again", FAILED)
 
 
-def archiver_of(args: argparse.Namespace, broker: Broker) -> Archiver:
-    """Raises Trouble where the store cannot be used."""
+def archiver_of(args: argparse.Namespace, broker: Broker, **options: Any) -> Archiver:
+    """`options`: further ones of Archiver. Raises Trouble where the store cannot be used."""
     try:
         store = Store(args.archive)
     except ImportError as error:
@@ -42,7 +46,7 @@ def archiver_of(args: argparse.Namespace, broker: Broker) -> Archiver:
         store.check()
     except Exception as error:  # the libraries of stores raise what they like
         raise Trouble(f"--archive {args.archive} cannot be used: {type(error).__name__}: {error}", FAILED) from error
-    return Archiver(broker.client(), store, ArchiveSettings(format=args.archive_format))
+    return Archiver(broker.client(), store, ArchiveSettings(format=args.archive_format), **options)
 
 
 def _catch_up(archiver: Archiver) -> None:

@@ -140,7 +140,7 @@ COMMANDS = (
         ),
     ),
     Command(
-        "workers", "the workers that are alive, and what they do", "compose.workers:workers",
+        "workers", "the workers and archivers that are alive, and what they do", "compose.workers:workers",
         examples=(f"songline workers --broker {_REDIS}",),
     ),
     Command(

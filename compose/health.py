@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import socket
 from typing import Any
 
 from broker_schemas import keys
-from broker_schemas.heartbeat import Heartbeat, broker_ms, read_heartbeats
+from broker_schemas.heartbeat import Heartbeat, broker_ms, named_here, read_heartbeats
 from compose.broker import LOCAL_REDIS, connect
 from compose.trouble import FAILED, USAGE, Trouble
+
+_BEATING = (*keys.ROLES, keys.ARCHIVE)
 
 
 def health(args: argparse.Namespace) -> None:
     """Raises Trouble where the role is not well."""
     if args.role == "api":
         _api(args.port)
-    elif args.role in keys.ROLES:
-        _worker(args)
+    elif args.role in _BEATING:
+        _beats(args)
     else:
-        raise Trouble(f"no role {args.role!r}: there are api, {' and '.join(keys.ROLES)}", USAGE)
+        raise Trouble(f"no role {args.role!r}: there are api, {', '.join(_BEATING)}", USAGE)
 
 
 def _api(port: int) -> None:
@@ -33,7 +34,7 @@ def _api(port: int) -> None:
         raise Trouble(f"the api answers {answer.status_code} at port {port}", FAILED)
 
 
-def _worker(args: argparse.Namespace) -> None:
+def _beats(args: argparse.Namespace) -> None:
     client: Any = connect(args.broker or LOCAL_REDIS).client()
     beats = read_heartbeats(client.hgetall(keys.WORKERS))
     newest = max((beat for beat in beats if _own(beat, args)), key=lambda beat: beat.at, default=None)
@@ -42,10 +43,9 @@ def _worker(args: argparse.Namespace) -> None:
     now_ms = broker_ms(client.time())
     if not newest.alive(now_ms):
         raise Trouble(f"{newest.worker} has been silent for {(now_ms - newest.at) / 1000:.0f} s", FAILED)
+    if newest.stuck:
+        raise Trouble(f"nothing that {newest.worker} holds goes on, for {newest.oldest_s:.0f} s: start it anew", FAILED)
 
 
 def _own(beat: Heartbeat, args: argparse.Namespace) -> bool:
-    if args.name:
-        return beat.worker == args.name
-    role_and_host = beat.worker.rsplit("-", 2)[0]  # as `worker_name` puts it together
-    return role_and_host == f"{args.role}-{socket.gethostname()}"
+    return beat.worker == args.name if args.name else named_here(beat.worker, args.role)

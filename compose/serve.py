@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from broker_schemas import keys
+from broker_schemas.heartbeat import worker_name
 from compose import checkpoint
 from compose.broker import LOCAL_REDIS, EmbeddedBroker, connect
 from compose.port import listening_socket
@@ -89,7 +90,6 @@ def api(args: argparse.Namespace) -> None:
     """The api, and a sweeper beside it."""
     with listening_socket(args.host, args.port) as sock:
         from compose.api_server import api_server
-        from workers.owning import worker_name
         from workers.sweep import Sweeper
 
         settings = deploy_settings(args, _checkpoint(args), platform="cpu")  # not worth loading torch to ask

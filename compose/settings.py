@@ -113,8 +113,10 @@ def _rates(text: str) -> list[float]:
 
 
 def _format_kept(text: str) -> str:
-    if text.lower() not in ("wav", "flac"):
-        raise ValueError("wav or flac")
+    from producer.archive.settings import FORMATS  # by those who archive
+
+    if text.lower() not in FORMATS:
+        raise ValueError(" or ".join(FORMATS))
     return text.lower()
 
 
@@ -219,12 +221,12 @@ SETTINGS = (
     ),
     Setting(
         "name",
-        ("talker", "acoustic", "health"),
+        ("talker", "acoustic", "archive", "health"),
         None,
-        "the worker's name, unique among all; made of role, host and process id where none is given",
+        "the worker's or archiver's name, unique among all; made of role, host and process id where none is given",
         "NAME",
     ),
-    Setting("role", ("health",), "api", "whose health: api, talker or acoustic", "ROLE"),
+    Setting("role", ("health",), "api", "whose health: api, talker, acoustic or archive", "ROLE"),
     Setting("host", ("up", "api", "doctor"), "127.0.0.1", "address to listen at; 0.0.0.0 for all", "ADDRESS"),
     Setting("port", ("up", "api", "health", "doctor"), 8000, "port to listen at; 0 takes a free one", "PORT", _port),
     Setting(

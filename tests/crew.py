@@ -8,10 +8,11 @@ from contextlib import contextmanager
 
 from broker_schemas import keys
 from broker_schemas.connection import Broker
+from broker_schemas.heartbeat import worker_name
 from tests.waiting import PATIENCE_S
 from workers.acoustic.worker import AcousticWorker
 from workers.models.family import load_family
-from workers.owning import Ownership, worker_name
+from workers.owning import Ownership
 from workers.run import LoadedAcoustic, LoadedTalker
 from workers.settings import Settings
 from workers.talker.worker import Runner, TalkerWorker

@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 
 from broker_schemas.events import JobRequested
+from broker_schemas.heartbeat import worker_name
 from tests.waiting import PATIENCE_S
 from workers.acoustic.worker import AcousticWorker
 from workers.models.family import Decoded, Dropped, Family, Reference, Window
-from workers.owning import Ownership, worker_name
+from workers.owning import Ownership
 from workers.publish import Entry, Publisher
 from workers.settings import AcousticSettings, LeaseSettings, TalkerSettings
 from workers.sweep import Sweeper

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import re
 import threading
 
 import pytest
@@ -82,5 +83,17 @@ async def test_the_operator_s_commands(real_broker, redis_server, capsys):
         await until(lambda: beats(real_broker)["first"].draining)
         workers.workers(command(redis_url))
         assert "drained" in capsys.readouterr().out
+        at = broker_ms(real_broker.client().time())
+        archiver = Heartbeat("keeps", keys.ARCHIVE, "", "", at=at, slots=2, counts={"archived": 7, "failed": 0})
+        real_broker.client().hset(keys.WORKERS, "keeps", archiver.pack())
+        workers.workers(command(redis_url))
+        assert re.search(r"^keeps +archive +0/2  working   archived 7$", capsys.readouterr().out, re.MULTILINE)
+        with pytest.raises(Trouble, match="keeps is an archiver: stop it"):
+            workers.drain(command(redis_url, worker="keeps"))
+        with pytest.raises(Trouble, match=r"there are: first$"):
+            workers.drain(command(redis_url, worker="kept"))
         workers.undrain(command(redis_url, worker="first"))
         await until(lambda: not beats(real_broker)["first"].draining)
+    with pytest.raises(Trouble, match="no worker is alive"):
+        workers.workers(command(redis_url))
+    assert "keeps" in capsys.readouterr().out

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import secrets
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -37,11 +34,6 @@ from workers.signals import Signals, ring
 logger = logging.getLogger(__name__)
 
 _IDLE_S = 0.5  # between looks around, where no bell rings
-
-
-def worker_name(role: str) -> str:
-    """A name that no other worker has had."""
-    return f"{role}-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 @dataclass(slots=True, eq=False)

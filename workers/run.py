@@ -12,10 +12,11 @@ import torch
 
 from broker_schemas import keys
 from broker_schemas.connection import Broker
+from broker_schemas.heartbeat import worker_name
 from workers.acoustic.worker import AcousticWorker
 from workers.checkpoints import weights_digest
 from workers.models.family import AcousticModel, Family, ReferenceModel, TalkerModel, load_family
-from workers.owning import Ownership, worker_name
+from workers.owning import Ownership
 from workers.profile import computed_with, profile
 from workers.runners.torch_runner import TorchRunner
 from workers.settings import BadSettings, Settings

@@ -6,6 +6,7 @@ import { Server } from "./server.js";
 
 const AGAIN_MS = 2000;
 const SILENT_S = 5;
+const MAIN = { talker: "draws", acoustic: "windows", archive: "archived" }; // what a worker's pace is told of
 const server = new Server(askKey);
 const totals = document.getElementById("totals");
 const queues = document.getElementById("queues");
@@ -13,6 +14,9 @@ const workers = document.getElementById("workers");
 const table = document.getElementById("workers-table");
 const webhooks = document.getElementById("webhooks");
 const webhooksPanel = document.getElementById("webhooks-panel");
+const archive = document.getElementById("archive");
+const archiveTold = document.getElementById("archive-told");
+const archivePanel = document.getElementById("archive-panel");
 const told = document.getElementById("told");
 const rates = new Map(); // sample rate by model
 let before = null; // what was told last
@@ -33,11 +37,12 @@ async function refresh() {
 
 function show(now, earlier) {
   const paces = new Map(now.workers.map((worker) => [worker.worker, pace(worker, now, earlier)]));
-  const held = sum(now.workers, ({ held }) => held);
+  const serving = now.workers.filter(({ role }) => role !== "archive");
+  const held = sum(serving, ({ held }) => held);
   totals.replaceChildren(
     figure("Live jobs", now.live_jobs),
     figure("Leases held", held),
-    figure("Workers", now.workers.length),
+    figure("Workers", serving.length),
   );
   queues.replaceChildren(...Object.entries(now.models).map(([model, queue]) => {
     const own = now.workers.filter((worker) => worker.model === model);
@@ -49,7 +54,8 @@ function show(now, earlier) {
   showWebhooks(now.webhooks);
   workers.replaceChildren(...now.workers.map((worker) => shown(worker, paces.get(worker.worker))));
   table.hidden = !now.workers.length;
-  told.textContent = now.workers.length ? "" : "No worker is alive: start songline talker and songline acoustic.";
+  showArchive(now.archive, now.workers.length > serving.length);
+  told.textContent = serving.length ? "" : "No worker is alive: start songline talker and songline acoustic.";
 }
 
 /** Hidden where nobody ever asked for one. */
@@ -62,6 +68,18 @@ function showWebhooks({ owed, retrying, delivered, failed, given_up: givenUp }) 
     figure("Attempts that failed", failed),
     figure("Given up", givenUp),
   );
+}
+
+/** Hidden where nobody ever archived. `alive`: whether somebody is there who does. */
+function showArchive({ waiting, oldest_s: oldest, archived, failed }, alive) {
+  archivePanel.hidden = !(alive || archived || failed);
+  archive.replaceChildren(
+    figure("Wait to be archived", waiting),
+    figure("The first has waited, in seconds", Math.round(oldest)),
+    figure("Archived", archived),
+    figure("Attempts that failed", failed),
+  );
+  archiveTold.textContent = alive ? "" : "No archiver is alive: start songline archive.";
 }
 
 /** What a worker did a second since it was last looked at; null where it is new. */
@@ -77,7 +95,8 @@ function pace(worker, now, earlier) {
 
 function shown(worker, pace) {
   const name = cell(worker.worker);
-  name.append(small(`${worker.role} · ${worker.model} · profile ${worker.profile.slice(0, 8)}`));
+  const serves = worker.profile ? ` · ${worker.model} · profile ${worker.profile.slice(0, 8)}` : "";
+  name.append(small(`${worker.role}${serves}`));
   const state = cell("");
   const badge = document.createElement("span");
   badge.className = `badge ${worker.state}`;
@@ -94,7 +113,7 @@ function shown(worker, pace) {
   meter.value = worker.held;
   meter.setAttribute("aria-label", `${worker.held} of ${worker.slots} slots in use`);
   jobs.append(meter);
-  const main = worker.role === "talker" ? "draws" : "windows";
+  const main = MAIN[worker.role];
   const speed = cell(pace ? `${(pace[main] ?? 0).toFixed(1)} ${main}` : "–");
   if (pace?.busy_ms !== undefined) speed.append(small(`busy ${Math.min(100, pace.busy_ms / 10).toFixed(0)}%`));
   const done = Object.entries(worker.done).filter(([what, number]) => number && what !== "busy_ms");

@@ -33,7 +33,9 @@ def broker(url: str | None) -> Iterator[Finding]:
     except redis.ResponseError as error:
         advice = "have its operator tell you of appendonly, appendfsync and maxmemory-policy"
         yield note("redis", f"its settings cannot be read: {error}", advice)
-    yield from workers(alive_workers(client))
+    alive = alive_workers(client)
+    yield from workers(alive)
+    yield from archive([beat for beat in alive if beat.role == keys.ARCHIVE], client)
 
 
 def version(where: str, found: str) -> Finding:
@@ -68,6 +70,22 @@ def workers(alive: Sequence[Heartbeat]) -> Iterator[Finding]:
     for model in models:
         for role in keys.ROLES:
             yield _of_role(model, role, [beat for beat in alive if (beat.model, beat.role) == (model, role)])
+
+
+def archive(archivers: Sequence[Heartbeat], client: Any) -> Iterator[Finding]:
+    """Who archives, and what waits; nothing where nobody ever did."""
+    counted, waiting = client.hgetall(keys.ARCHIVED), f"{client.zcard(keys.UNARCHIVED)} jobs wait to be archived"
+    if not archivers and not counted:
+        return
+    for beat in archivers:
+        if beat.stuck:
+            advice = "look at the store, and start it anew"
+            yield wrong("archive", f"{beat.worker}: its store answers none of its calls", advice)
+    if archivers:
+        yield ok("archive", f"{len(archivers)} alive, {waiting}")
+    else:
+        advice = "start it before their keys go: songline archive --archive URL"
+        yield note("archive", f"none is alive, {waiting}", advice)
 
 
 def _of_role(model: str, role: str, beats: Sequence[Heartbeat]) -> Finding:

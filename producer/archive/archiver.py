@@ -8,9 +8,9 @@ itself when it is back, makes the next attempt. Two that have one job write the 
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +19,7 @@ import redis
 
 from broker_schemas import keys, log
 from broker_schemas.codec import DecodeError
+from broker_schemas.heartbeat import Heartbeat, broker_ms, worker_name
 from broker_schemas.job import BrokenLog
 from producer.archive.ended import BrokenSound, Gone, NotOver
 from producer.archive.keeping import keep
@@ -33,8 +34,8 @@ _QUEUED_AT_ONCE = 1000
 class _Claim:
     """A job in hand.
 
-    `until`: when the claim lapses (ms); `renewed` and `began` by the monotonic clock. `renewed` is infinite once it is
-    renewed no more.
+    `until`: when the claim lapses (ms); `renewed` and `began` by the monotonic clock. `left`: the store has held the
+    call for so long that others may try.
     """
 
     job: str
@@ -42,11 +43,12 @@ class _Claim:
     keeping: Future[bool]
     began: float
     renewed: float
+    left: bool = False
 
 
 @dataclass(slots=True)
 class Tally:
-    """Jobs by what became of them: archived, there already, and not archived though their keys are there."""
+    """Jobs that were archived, and that were there already; and attempts that failed."""
 
     written: int = 0
     there: int = 0
@@ -54,28 +56,49 @@ class Tally:
 
 
 class Archiver:
-    """Jobs of one broker into one store. `tally`: what became of the jobs that it had in hand."""
+    """Jobs of one broker into one store. `tally`: what became of the jobs that it had in hand.
 
-    def __init__(self, client: Any, store: Store, settings: ArchiveSettings | None = None) -> None:
+    `on_stuck` is called when it can do nothing more until it is started anew, and at every turn from then on.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        store: Store,
+        settings: ArchiveSettings | None = None,
+        *,
+        name: str | None = None,
+        on_stuck: Callable[[], None] = lambda: None,
+    ) -> None:
         self.client = client
         self.store = store
         self.settings = settings or ArchiveSettings()
+        self.name = name or worker_name(keys.ARCHIVE)
         self.tally = Tally()
+        self._on_stuck = on_stuck
         self._run = log.Scripts(client)
         self._claims: list[_Claim] = []
         self._pause_s = 0.0  # the last one; 0 while the store takes what it is given
         self._not_before = 0.0
+        self._beaten = 0.0
 
     def run(self, stop: threading.Event) -> None:
-        """Archive until `stop`; what is in hand then is finished. A broker or store that is away is waited for."""
+        """Archive until `stop`; what is in hand then is finished. A broker or store that is away is waited for.
+
+        The heartbeat comes from this loop, which waits for no store: where the loop stops, so does it.
+        """
         while not stop.is_set():
             try:
                 self.turn()
+                self._beat()
             except redis.RedisError as error:
                 _log.warning("the broker is away: %s", error)
                 stop.wait(self.settings.look_every_s)
+            if self.stuck:
+                self._on_stuck()
             self._wait(stop)
         self._finish()
+        self._leave()
 
     def catch_up(self) -> Tally:
         """Archive every final job whose keys are there, though it may have been, or until the store fails."""
@@ -83,9 +106,14 @@ class Archiver:
         jobs = [member.rsplit("/", 1)[1] for member in members]
         for first in range(0, len(jobs), _QUEUED_AT_ONCE):
             self._run(log.archive_again(jobs[first : first + _QUEUED_AT_ONCE]))
-        while self.turn() or self._claims:
+        while self.turn() or self._in_hand():
             wait([claim.keeping for claim in self._claims], self.settings.look_every_s, FIRST_COMPLETED)
         return self.tally
+
+    @property
+    def stuck(self) -> bool:
+        """Whether the store holds as many calls as there may be at once, all for longer than `patience_s`."""
+        return len(self._claims) >= self.settings.at_once and not self._in_hand()
 
     def waiting(self) -> int:
         """Jobs that no archive has: in the hands of some archiver, or put off."""
@@ -93,13 +121,19 @@ class Archiver:
 
     def turn(self) -> bool:
         """See what became of the jobs in hand, and take more. Whether there were any. Raises RedisError."""
-        for claim in list(self._claims):
+        self._tend()
+        return self._claim()
+
+    def _in_hand(self) -> list[_Claim]:
+        return [claim for claim in self._claims if not claim.left]
+
+    def _tend(self) -> None:
+        for claim in sorted(self._claims, key=lambda claim: not claim.keeping.done()):
             if claim.keeping.done():
                 self._claims.remove(claim)  # if the broker is away now, it lapses
                 self._settle(claim)
             else:
                 self._renew(claim)
-        return self._claim()
 
     def _claim(self) -> bool:
         room = self.settings.at_once - len(self._claims)
@@ -127,13 +161,13 @@ class Archiver:
     def _renew(self, claim: _Claim) -> None:
         """A store that holds a call for ever does not hold the job for ever: another may try."""
         now = time.monotonic()
-        if now - claim.renewed < self.settings.claim_s / 3:
+        if claim.left or now - claim.renewed < self.settings.claim_s / 3:
             return
         if now - claim.began > self.settings.patience_s:
             _log.error("job %s is left to others: the store has not answered for %g s", claim.job, now - claim.began)
-            claim.renewed = math.inf
-            return
-        [until] = self._put_off(claim, self.settings.claim_s)
+            claim.left = True
+            self.tally.failed += 1
+        [until] = self._put_off(claim, self.settings.claim_s, failed=claim.left)
         claim.until, claim.renewed = until or claim.until, now
 
     def _settle(self, claim: _Claim) -> None:
@@ -141,10 +175,11 @@ class Archiver:
             written = claim.keeping.result()
         except Gone:
             _log.error("job %s is gone, and was not archived", claim.job)
+            written = False
         except (NotOver, BrokenLog, DecodeError, BrokenSound) as error:
             _log.error("job %s is not archived: %s", claim.job, error)
             self.tally.failed += 1
-            self._put_off(claim, self.settings.unreadable_s)
+            self._put_off(claim, self.settings.unreadable_s, failed=True)
             return
         except Exception as error:  # the libraries of stores raise what they like
             self._pause_s = min(max(2 * self._pause_s, self.settings.first_pause_s), self.settings.longest_pause_s)
@@ -154,16 +189,36 @@ class Archiver:
                 claim.job, self._pause_s, type(error).__name__, error,
             )  # fmt: skip
             self.tally.failed += 1
-            self._put_off(claim, self._pause_s)
+            self._put_off(claim, self._pause_s, failed=True)
             return
         else:
             self._pause_s = 0.0
             self.tally.written += written
             self.tally.there += not written
-        self._run(log.end_archiving(claim.job, claimed=claim.until))
+        self._run(log.end_archiving(claim.job, claimed=claim.until, archived=written))
 
-    def _put_off(self, claim: _Claim, pause_s: float) -> list[Any]:
-        return self._run(log.put_off_archiving(claim.job, claimed=claim.until, pause_ms=int(pause_s * 1000)))
+    def _put_off(self, claim: _Claim, pause_s: float, *, failed: bool = False) -> list[Any]:
+        pause_ms = int(pause_s * 1000)
+        return self._run(log.put_off_archiving(claim.job, claimed=claim.until, pause_ms=pause_ms, failed=failed))
+
+    def _beat(self) -> None:
+        now = time.monotonic()
+        if now - self._beaten < self.settings.look_every_s:
+            return
+        beat = Heartbeat(
+            worker=self.name,
+            role=keys.ARCHIVE,
+            model="",
+            profile="",
+            at=broker_ms(self.client.time()),
+            slots=self.settings.at_once,
+            held=len(self._claims),
+            oldest_s=max((now - claim.began for claim in self._claims), default=0.0),
+            stuck=self.stuck,
+            counts={"archived": self.tally.written, "there": self.tally.there, "failed": self.tally.failed},
+        )
+        self.client.hset(keys.WORKERS, self.name, beat.pack())
+        self._beaten = now
 
     def _wait(self, stop: threading.Event) -> None:
         """Until something is done, or it is time to look again."""
@@ -173,11 +228,18 @@ class Archiver:
             stop.wait(self.settings.look_every_s)
 
     def _finish(self) -> None:
-        """No claim is left to lapse."""
-        wait([claim.keeping for claim in self._claims])
-        for claim in self._claims:
+        """No claim is left to lapse, but those that are left to others already: their calls may never end."""
+        while in_hand := self._in_hand():
+            wait([claim.keeping for claim in in_hand], self.settings.look_every_s, FIRST_COMPLETED)
             try:
-                self._settle(claim)
+                self._tend()
+                self._beat()
             except redis.RedisError as error:
-                _log.warning("the claim of job %s is left to lapse: %s", claim.job, error)
-        self._claims.clear()
+                _log.warning("the broker is away, and claims may be left to lapse: %s", error)
+
+    def _leave(self) -> None:
+        """Nobody counts on this archiver any more."""
+        try:
+            self.client.hdel(keys.WORKERS, self.name)
+        except redis.RedisError:
+            _log.warning("the broker is away: this archiver's heartbeat will run out by itself")

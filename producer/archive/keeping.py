@@ -14,7 +14,7 @@ from typing import Any
 from broker_schemas.job import JobState
 from producer.archive.ended import Ended, read_ended, read_sound
 from producer.archive.facts import facts_of
-from producer.archive.sound import FORMATS
+from producer.archive.sound import ENCODERS
 from producer.archive.store import Store
 
 _log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ def _keep_sound(client: Any, store: Store, ended: Ended, name: str) -> dict[str,
         _log.error("job %s says no sample rate, as an older api accepted it: its facts alone are kept", ended.state.id)
         return None
     suffix = name.rsplit(".", 1)[1]
-    content = FORMATS[suffix](pcm, request.sample_rate, request.channels)
+    content = ENCODERS[suffix](pcm, request.sample_rate, request.channels)
     store.write(name, content)
     return {
         "file": name.rsplit("/", 1)[1],

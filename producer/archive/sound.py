@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import soundfile
 
+from producer.archive.settings import FLAC, WAV
 from producer.wav import wav_header
 
 
@@ -22,4 +23,4 @@ def _flac(pcm: bytes, rate: int, channels: int) -> bytes:
 
 
 # By the suffix of the file: interleaved 16-bit PCM, Hz and channels in, the file's bytes out.
-FORMATS: dict[str, Callable[[bytes, int, int], bytes]] = {"wav": _wav, "flac": _flac}
+ENCODERS: dict[str, Callable[[bytes, int, int], bytes]] = {WAV: _wav, FLAC: _flac}

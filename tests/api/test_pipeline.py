@@ -34,6 +34,16 @@ async def test_queues_and_workers(api):
     assert (first["slots"], first["held"], first["oldest_s"], first["done"]["jobs"]) == (16, 2, 1.5, 7)
 
 
+async def test_an_archiver_is_among_them_and_serves_nobody(api):
+    beat(api.broker, worker="archive-a-1", role=keys.ARCHIVE, model="", profile="", stuck=True, counts={"failed": 3})
+    [shown] = (await api.http.get("/v1/pipeline")).json()["workers"]
+    assert (shown["role"], shown["state"], shown["done"]) == ("archive", "stuck", {"failed": 3})
+    text = (await api.http.get("/metrics")).text
+    assert 'songline_worker_stuck{model="",role="archive",worker="archive-a-1"} 1.0' in text
+    assert 'songline_worker_done_total{model="",role="archive",what="failed",worker="archive-a-1"} 3.0' in text
+    assert (await api.http.get("/ready")).status_code == 503
+
+
 async def test_workers_in_the_metrics_and_out_of_them_when_they_are_gone(api):
     beat(api.broker)
     named = 'model="hum",role="talker",worker="talker-a-1"'

@@ -71,6 +71,43 @@ def test_who_is_gone_is_not_shown(site, page):
     expect(row(page, "talker-a-1")).to_have_count(0)
 
 
+ARCHIVER = replace(
+    TALKER, worker="archive-c-3", role=keys.ARCHIVE, model="", profile="", slots=2, held=2,
+    counts={"archived": 1200, "there": 0, "failed": 3},
+)  # fmt: skip
+
+
+def test_an_archiver_is_shown_and_is_no_worker_that_serves(site, page):
+    says(site, ARCHIVER, stuck=True)
+    page.goto(f"{site.url}/pipeline")
+    cells = row(page, "archive-c-3").locator("td")
+    expect(cells.nth(0)).to_have_text("archive-c-3archive")
+    expect(cells.nth(1)).to_contain_text("stuck")
+    expect(cells.nth(5)).to_have_text("1,200 archived, 3 failed")
+    expect(page.locator("#totals")).to_contain_text("Leases held0Workers0")
+    expect(page.locator("#told")).to_contain_text("No worker is alive")
+    says(site, ARCHIVER, counts={"archived": 100_000})
+    expect(cells.nth(4)).to_have_text(re.compile(r"^\d{3,}\.\d archived$"))
+
+
+def test_what_waits_to_be_archived_is_shown_where_somebody_archives(site, page):
+    client = site.broker.client()
+    client.zadd(keys.UNARCHIVED, {"job_a": 1, "job_b": 2})
+    client.zadd(keys.UNARCHIVED_SINCE, {"job_a": broker_ms(client.time()) - 90_000, "job_b": 2e15})
+    page.goto(f"{site.url}/pipeline")
+    expect(page.locator("#told")).to_contain_text("No worker is alive")
+    panel = page.get_by_role("region", name="Archive")
+    expect(panel).to_have_count(0)
+    says(site, ARCHIVER)
+    waits = re.compile(r"^The first has waited, in seconds(9\d|\d{3,})$")
+    expect(panel.locator("div")).to_have_text(["Wait to be archived2", waits, "Archived0", "Attempts that failed0"])
+    expect(panel).not_to_contain_text("No archiver is alive")
+    client.hset(keys.ARCHIVED, mapping={"archived": 1234, "failed": 5})
+    client.delete(keys.WORKERS)
+    expect(panel).to_contain_text("Archived1,234Attempts that failed5")
+    expect(panel).to_contain_text("No archiver is alive")
+
+
 def test_webhooks_are_shown_where_there_were_any(site, page):
     page.goto(f"{site.url}/pipeline")
     expect(page.locator("#told")).to_contain_text("No worker is alive")

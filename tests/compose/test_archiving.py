@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
+import os
 import signal
 import subprocess
+import sys
 
 import pytest
 
-from broker_schemas import keys
+from broker_schemas import keys, log
 from compose.cli import main
 from tests.api.conftest import serving as api_serving
 from tests.compose.conftest import http, run, serving, songline
-from tests.producer.archive.conftest import facts, files
+from tests.producer.archive.conftest import archiver, caught_up, facts, files, runs
 from tests.waiting import PATIENCE_S, until
 
 
@@ -40,6 +43,8 @@ async def test_nothing_is_lost_when_it_is_killed_and_started_again(real_broker, 
         process = songline("archive", *flags)
         try:
             await until(lambda: archived(folder, jobs))
+            health = ["health", "--role", "archive", "--broker", redis_server.url]
+            await until(lambda: main(health) == 0)
             process.send_signal(signal.SIGTERM)
             assert process.wait(PATIENCE_S) == 0
         finally:
@@ -81,9 +86,41 @@ def test_what_keeps_it_from_its_work_is_told(real_broker, redis_server, flags, t
 
 
 def test_a_store_whose_package_is_missing_names_it(real_broker, redis_server, monkeypatch, capsys):
-    monkeypatch.setitem(__import__("sys").modules, "s3fs", None)
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "s3", raising=False)  # another test may have used it
     assert main(["archive", "--broker", redis_server.url, "--archive", "s3://songs"]) == 2
     assert "songline[s3]" in capsys.readouterr().err
+
+
+# Patient for a moment only: what no flag sets.
+HASTY = (
+    "import sys; from functools import partial; from compose import archiving, cli; "
+    "archiving.ArchiveSettings = partial(archiving.ArchiveSettings, look_every_s=0.05, claim_s=0.3, patience_s=0.3); "
+    "sys.exit(cli.main(sys.argv[1:]))"
+)
+
+
+async def test_one_whose_store_answers_no_more_ends_to_be_started_anew(real_broker, redis_server, folder):
+    """A FIFO that nobody writes to holds whoever reads it for ever, as a share does whose server is gone."""
+    async with api_serving(real_broker) as api:
+        jobs = [await api.played(1) for _ in range(2)]
+        await caught_up(real_broker, folder)
+        places = [next(folder.rglob(f"{job['id']}.json")) for job in jobs]
+        for place in places:
+            place.unlink()
+            os.mkfifo(place)
+        await api.service.run(log.archive_again([job["id"] for job in jobs]))
+    flags = ["archive", "--archive", str(folder), "--broker", redis_server.url]
+    process = subprocess.Popen([sys.executable, "-c", HASTY, *flags], stderr=subprocess.PIPE, text=True)
+    try:
+        _, told = await asyncio.to_thread(process.communicate, timeout=PATIENCE_S)
+    finally:
+        process.kill()
+    assert process.returncode == 1 and "answers none of its calls" in told, told
+    assert not real_broker.client().exists(keys.WORKERS)
+    for place in places:
+        place.unlink()
+    await runs(archiver(real_broker, folder, claim_s=1.0), lambda: archived(folder, jobs))
 
 
 def test_everything_in_one_process_keeps_an_archive_too(tiny, folder):

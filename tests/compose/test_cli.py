@@ -11,11 +11,10 @@ import sys
 import pytest
 
 from broker_schemas import keys
-from broker_schemas.heartbeat import Heartbeat
+from broker_schemas.heartbeat import Heartbeat, worker_name
 from compose.broker import EmbeddedBroker
 from compose.cli import main
 from tests.waiting import PATIENCE_S
-from workers.owning import worker_name
 
 NOWHERE = "redis://127.0.0.1:1/0"
 
@@ -238,22 +237,23 @@ def test_health_of_nobody(taken_port, capsys):
 @pytest.mark.parametrize(
     ("at_ms", "workers", "code"),
     [
-        (9_999_000, [worker_name("talker")], 0),
-        (9_989_000, [worker_name("talker")], 1),
-        (9_999_000, [f"talker-{socket.gethostname()}-2-7-abcdef", worker_name("acoustic"), "mine"], 1),
+        (9_999_000, [worker_name("ROLE")], 0),
+        (9_989_000, [worker_name("ROLE")], 1),
+        (9_999_000, [f"ROLE-{socket.gethostname()}-2-7-abcdef", worker_name("acoustic"), "mine"], 1),
         (9_999_000, [], 1),
     ],
 )
-def test_health_is_that_of_this_hosts_workers_by_the_brokers_clock(at_ms, workers, code, capsys, monkeypatch):
+@pytest.mark.parametrize("role", ["talker", "archive"])
+def test_health_is_that_of_this_hosts_workers_by_the_brokers_clock(at_ms, workers, code, role, capsys, monkeypatch):
     broker = EmbeddedBroker()
     client = broker.client()
     monkeypatch.setattr("compose.health.connect", lambda url: broker)
     monkeypatch.setattr(client, "time", lambda: (10_000, 0))
     client.hset(keys.WORKERS, "rubbish", b"\xc1")
-    for worker in workers:
+    for worker in (name.replace("ROLE", role) for name in workers):
         client.hset(keys.WORKERS, worker, Heartbeat(worker, worker.split("-")[0], "m", "p", at_ms).pack())
-    assert ends(capsys, "health", "--role", "talker")[0] == code
-    assert ends(capsys, "health", "--role", "talker", "--name", "mine")[0] == int("mine" not in workers)
+    assert ends(capsys, "health", "--role", role)[0] == code
+    assert ends(capsys, "health", "--role", role, "--name", "mine")[0] == int("mine" not in workers)
 
 
 @pytest.mark.parametrize("letters", [1, 1_000_000], ids=["little", "much"])

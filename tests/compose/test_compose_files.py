@@ -48,10 +48,11 @@ def test_every_variable_is_a_setting(file):
         assert {key for key in service.get("environment", {}) if key.startswith("SONGLINE_")} <= known, name
 
 
-@pytest.mark.parametrize("service", ["api", "talker", "acoustic"])
+@pytest.mark.parametrize("service", ["api", "talker", "acoustic", "archive"])
 def test_a_service_runs_a_command_that_there_is(service):
-    parser().parse_args(PARSED["compose"]["services"][service]["command"])
-    parser().parse_args(PARSED["compose"]["services"][service]["healthcheck"]["test"][2:])
+    command = parser().parse_args(PARSED["compose"]["services"][service]["command"]).command
+    asked = parser().parse_args(PARSED["compose"]["services"][service]["healthcheck"]["test"][2:])
+    assert (asked.command, asked.role) == ("health", command)
 
 
 def test_the_archive_is_asked_for_and_then_has_a_place():
@@ -112,7 +113,8 @@ def test_the_version_is_one_everywhere():
     services = [service for parsed in PARSED.values() for service in parsed["services"].values()]
     ours = {image for service in services if (image := service.get("image", "")).startswith("songline:")}
     assert ours == {f"songline:{version}", f"songline:{version}-vllm"}
-    [image] = yaml.safe_load((ROOT / "compose/kubernetes/kustomization.yaml").read_text())["images"]
-    assert image["newTag"] == version
+    for kustomization in ("kustomization.yaml", "archive/kustomization.yaml"):
+        [image] = yaml.safe_load((ROOT / "compose/kubernetes" / kustomization).read_text())["images"]
+        assert image["newTag"] == version
     assert f'version="{version}"' in (ROOT / "api/app.py").read_text()
     assert f"## {version}" in (ROOT / "CHANGELOG.md").read_text()

@@ -222,6 +222,29 @@ def test_only_workers_with_a_fresh_heartbeat_are_alive(redis_server):
     assert said == ["m: 1 talker, 1 of profile pppppppppppp", "m: no acoustic"]
 
 
+@pytest.mark.redis
+def test_who_archives_and_what_waits(redis_server):
+    def found() -> list[tuple[Level, str]]:
+        findings = [finding for finding in redis_server_findings(redis_server) if finding.subject == "archive"]
+        return [(finding.level, finding.said) for finding in findings]
+
+    client = redis_server_client(redis_server)
+    client.flushall()
+    client.zadd(keys.UNARCHIVED, {"job_a": 1, "job_b": 2})
+    assert found() == [], "nobody wants an archive"
+    client.hset(keys.ARCHIVED, "archived", 5)
+    assert found() == [(Level.NOTE, "none is alive, 2 jobs wait to be archived")]
+    now_ms = broker_ms(client.time())
+    for worker, stuck in (("a", False), ("b", True)):
+        client.hset(keys.WORKERS, worker, Heartbeat(worker, keys.ARCHIVE, "", "", now_ms, stuck=stuck).pack())
+    assert found() == [
+        (Level.WRONG, "b: its store answers none of its calls"),
+        (Level.OK, "2 alive, 2 jobs wait to be archived"),
+    ]
+    workers = [finding for finding in redis_server_findings(redis_server) if finding.subject == "workers"]
+    assert levels(workers) == [Level.NOTE], "an archiver serves nobody"
+
+
 # --- the machine ------------------------------------------------------------------------------------------------------
 
 

@@ -3,6 +3,8 @@
 import argparse
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ from compose import trouble
 from compose.api_server import _api_settings
 from compose.cli import COMMANDS, main, parser
 from compose.settings import SETTINGS, BadSetting, of, page, resolve
+from producer.archive.settings import FORMATS
+from producer.archive.sound import ENCODERS
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,6 +63,15 @@ def test_an_archive():
     settings = settings_of("archive", "--once", SONGLINE_ARCHIVE="s3://songs", SONGLINE_ARCHIVE_FORMAT="FLAC")
     assert (settings.archive, settings.archive_format, settings.once) == ("s3://songs", "flac", True)
     assert settings_of("up").archive is None and settings_of("up", SONGLINE_ARCHIVE="").archive_format == "wav"
+    assert ENCODERS.keys() == set(FORMATS), "each can be written"
+
+
+def test_what_an_archive_is_kept_as_is_known_without_the_libraries_that_write_it():
+    check = (
+        "import sys; from compose.cli import parser; parser().parse_args(['archive', '--archive-format', 'flac']); "
+        "assert not {'numpy', 'soundfile', 'fsspec'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", check], check=True)
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,21 @@ def test_a_dashboard_asks_for_what_is_told(path):
     }
 
 
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+def test_what_every_api_tells_of_a_worker_is_taken_once(path):
+    for panel in json.loads(path.read_text())["panels"]:
+        for target in panel["targets"]:
+            asked = re.findall(r"max by \(worker\b[^)]*\) \((?:rate|increase)?\(?songline_worker_", target["expr"])
+            assert len(asked) == target["expr"].count("songline_worker_"), panel["title"]
+
+
+def test_webhooks_and_the_archive_are_shown():
+    boards = "".join(path.read_text() for path in DASHBOARDS)
+    for told in ("webhooks_total", "webhooks_waiting", "unarchived_jobs", "unarchived_oldest_seconds", "worker_stuck"):
+        assert f"songline_{told}" in boards
+    assert 'role=\\"archive\\"' in boards, "what archivers did"
+
+
 def test_prometheus_reads_the_api_where_it_serves():
     services = {
         name: yaml.safe_load((COMPOSE / f"{name}.yaml").read_text())["services"] for name in ("compose", "watch")

@@ -20,9 +20,9 @@ NEVER_S = 3600.0
 SETTINGS = ArchiveSettings(look_every_s=0.01, claim_s=NEVER_S, patience_s=NEVER_S)
 
 
-def archiver(broker, store: Store | Path, **changes) -> Archiver:
+def archiver(broker, store: Store | Path, on_stuck: Callable[[], None] = lambda: None, **changes) -> Archiver:
     store = store if isinstance(store, Store) else Store(str(store))
-    return Archiver(broker.client(), store, replace(SETTINGS, **changes))
+    return Archiver(broker.client(), store, replace(SETTINGS, **changes), on_stuck=on_stuck)
 
 
 async def caught_up(broker, store: Store | Path, **changes) -> tuple[int, int, int]:

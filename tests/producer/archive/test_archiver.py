@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
+from dataclasses import replace
 
 import pytest
 import redis
 
 from broker_schemas import keys, log
+from broker_schemas.heartbeat import Heartbeat, broker_ms, read_heartbeats
+from compose.cli import main
 from producer.archive import archiver as archiving
 from producer.archive.settings import ArchiveSettings
 from producer.archive.store import Store
@@ -205,14 +209,142 @@ async def test_a_claim_is_renewed_while_the_store_works_but_not_for_ever(real_br
             before = until_ms()
             one.turn()
             assert until_ms() > before
+        assert not one.tally.failed and not one.stuck
+        late_s[0] = 11 * NEVER_S
+        one.turn()
         before = until_ms()
-        for late_s[0] in (11 * NEVER_S, 12 * NEVER_S):
-            one.turn()
-            assert until_ms() == before
+        late_s[0] = 12 * NEVER_S
+        one.turn()
+        assert until_ms() == before and one.tally.failed == 1
+        assert not one.stuck, "it can have another in hand"
         assert sum(f"{job} is left to others" in record.getMessage() for record in caplog.records) == 1
     finally:
         let_go.set()
     await runs(one, lambda: not waiting(real_broker))
+
+
+# --- what is told of it ---------------------------------------------------------------------------------------------
+
+
+def beats(broker) -> list[Heartbeat]:
+    return read_heartbeats(broker.client().hgetall(keys.WORKERS))
+
+
+async def test_an_archiver_says_what_it_has_in_hand_and_did_until_it_is_stopped(broker, folder):
+    async with serving(broker) as api:
+        for _ in range(3):
+            await api.played(1)
+    store, failed, let_go, seen = Flaky(str(folder)), threading.Event(), threading.Event(), []
+
+    def hold(name: str) -> bool:
+        if not failed.is_set():
+            failed.set()
+            return True
+        return not let_go.wait()
+
+    def tells() -> bool:
+        seen.extend(beats(broker))
+        if seen and seen[-1].held == 2 and seen[-1].counts["failed"] == 1:
+            let_go.set()
+        return seen and seen[-1].counts["archived"] == 3
+
+    store.fails = hold
+    one = archiver(broker, store, at_once=2, first_pause_s=0.01)
+    await runs(one, tells)
+    last = seen[-1]
+    assert (last.worker, last.role, last.slots, last.state) == (one.name, keys.ARCHIVE, 2, "working")
+    assert last.counts == {"archived": 3, "there": 0, "failed": 1} and last.alive(broker_ms(broker.client().time()))
+    assert any(beat.oldest_s > 0 for beat in seen)
+    assert beats(broker) == [], "who is stopped is not counted on"
+
+
+async def test_it_is_told_what_waits_and_since_when_and_what_became_of_it(broker, folder):
+    async def told() -> dict[str, float]:
+        shown = (await api.http.get("/v1/pipeline")).json()["archive"]
+        text = (await api.http.get("/metrics")).text
+        assert f"songline_unarchived_jobs {shown['waiting']:.1f}" in text
+        [metric] = re.findall(r"^songline_unarchived_oldest_seconds (.+)$", text, re.MULTILINE)
+        assert float(metric) >= shown["oldest_s"]
+        return shown
+
+    nothing = {"waiting": 0, "oldest_s": 0, "archived": 0, "failed": 0}
+    async with serving(broker) as api:
+        assert await told() == nothing
+        jobs = [(await api.played(1))["id"] for _ in range(3)]
+        since = broker.client().zscore(keys.UNARCHIVED_SINCE, jobs[0])
+        broker.client().zadd(keys.UNARCHIVED_SINCE, {jobs[0]: since - 90_000})
+        store = Flaky(str(folder))
+        store.fails = lambda name: jobs[0] in name
+        await runs(archiver(broker, store, first_pause_s=NEVER_S, longest_pause_s=NEVER_S), lambda: failures(broker))
+        waits = await told()
+        assert waits["failed"] == 1 and waits["waiting"] + waits["archived"] == 3
+        assert waits["oldest_s"] >= 90, "a job that is put off waits on"
+
+        broker.client().zadd(keys.UNARCHIVED, {jobs[0]: 1})
+        await runs(archiver(broker, folder), lambda: not waiting(broker))
+        assert await told() == nothing | {"archived": 3, "failed": 1}
+        await caught_up(broker, folder)
+        assert await told() == nothing | {"archived": 3, "failed": 1}, "those were there"
+        await api.service.run(log.archive_again(jobs[:1]))
+        assert (await told())["waiting"] == broker.client().zcard(keys.UNARCHIVED_SINCE) == 1
+
+
+def failures(broker) -> bytes | None:
+    return broker.client().hget(keys.ARCHIVED, "failed")
+
+
+async def test_nothing_is_told_of_a_job_that_is_to_be_archived_no_more(real_broker):
+    client = real_broker.client()
+    async with serving(real_broker) as api:
+        purged, revived = await api.played(1), await api.played(1)
+        assert client.zcard(keys.UNARCHIVED_SINCE) == 2
+        await api.http.delete(purged["links"]["self"], params={"purge": True})
+        await api.service.run(log.hold(revived["id"], bytes_=1, owner="anonymous", model="hum"))
+    assert not client.exists(keys.UNARCHIVED_SINCE)
+
+
+@pytest.mark.parametrize("ends", ["it answers", "it is stopped"])
+async def test_one_whose_store_answers_no_more_is_unhealthy(real_broker, redis_server, folder, capsys, ends):
+    def health() -> int:
+        return main(["health", "--role", "archive", "--broker", redis_server.url])
+
+    assert health() == 1 and "no archive of this host" in capsys.readouterr().err
+    async with serving(real_broker) as api:
+        jobs = [await api.played(1) for _ in range(2)]
+    store, let_go, told, stop = Flaky(str(folder)), threading.Event(), threading.Event(), threading.Event()
+    store.fails = lambda name: not let_go.wait()
+    stuck = archiver(real_broker, store, at_once=2, on_stuck=told.set)
+    running = asyncio.create_task(asyncio.to_thread(stuck.run, stop))
+    try:
+        await until(lambda: any(beat.held == 2 for beat in beats(real_broker)))
+        assert health() == 0 and not told.is_set()
+        stuck.settings = replace(stuck.settings, claim_s=0.01, patience_s=0.01)
+        await until(lambda: health() == 1)
+        assert "start it anew" in capsys.readouterr().err and told.is_set()
+        assert [beat.state for beat in beats(real_broker)] == ["stuck"]
+        assert int(failures(real_broker)) == stuck.tally.failed == 2
+        if ends == "it answers":
+            let_go.set()
+            await until(lambda: health() == 0)
+        stop.set()
+        await running
+    finally:
+        let_go.set()
+        stop.set()
+        await running
+    await runs(archiver(real_broker, folder, claim_s=1.0), lambda: not waiting(real_broker))
+    assert {facts(folder, job)["id"] for job in jobs} == {job["id"] for job in jobs}
+
+
+async def test_who_archives_what_is_there_waits_for_no_store_for_ever(real_broker, folder):
+    async with serving(real_broker) as api:
+        await api.played(1)
+    store, let_go = Flaky(str(folder)), threading.Event()
+    store.fails = lambda name: not let_go.wait()
+    try:
+        assert await caught_up(real_broker, store, at_once=1, patience_s=0.01, claim_s=0.01) == (0, 0, 1)
+    finally:
+        let_go.set()
 
 
 # --- when something is wrong ----------------------------------------------------------------------------------------
