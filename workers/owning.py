@@ -246,8 +246,8 @@ class Ownership:
         self, owned: Owned, *, rows: int, from_frame: int | None = None, from_window: int | None = None
     ) -> None:
         """Log that this worker has the job: admitted the first time, resumed after that."""
-        lease = owned.lease
-        common: dict[str, Any] = {"role": self.role, "worker": self.worker, "attempt": lease.attempt, "token": lease.token}
+        attempt, token = owned.lease.attempt, owned.lease.token
+        common: dict[str, Any] = {"role": self.role, "worker": self.worker, "attempt": attempt, "token": token}
         if self.role not in owned.state.admitted_at:
             self.write(owned, JobAdmitted(rows=rows, profile=self.profile, **common))
         else:
