@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
 _Result = TypeVar("_Result")
 
 _LAST_ERRAND_S = 10.0  # how long a worker that leaves waits for it
+
+
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """What an errand ended with that has no result."""
+
+    error: BaseException
 
 
 class Aside(Generic[_Result]):
@@ -22,7 +30,7 @@ class Aside(Generic[_Result]):
     def __init__(self, name: str, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._errands: SimpleQueue[Callable[[], _Result] | None] = SimpleQueue()
-        self._done: SimpleQueue[tuple[_Result | None, BaseException | None]] = SimpleQueue()
+        self._done: SimpleQueue[_Result | _Raised] = SimpleQueue()
         self._news = threading.Event()
         self._under_way = 0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -41,16 +49,16 @@ class Aside(Generic[_Result]):
 
     def results(self) -> list[_Result]:
         """Of the errands that are done and were not asked for yet; raises what one of them raised."""
-        results = []
+        results: list[_Result] = []
         while self._under_way:
             try:
-                result, error = self._done.get_nowait()
+                outcome = self._done.get_nowait()
             except Empty:
                 break
             self._under_way -= 1
-            if error is not None:
-                raise error
-            results.append(result)
+            if isinstance(outcome, _Raised):
+                raise outcome.error
+            results.append(outcome)
         return results
 
     def wait(self, seconds: float) -> None:
@@ -66,9 +74,8 @@ class Aside(Generic[_Result]):
     def _run(self) -> None:
         while (errand := self._errands.get()) is not None:
             try:
-                outcome = errand(), None
+                self._done.put(errand())
             except BaseException as error:
-                outcome = None, error
-            self._done.put(outcome)
+                self._done.put(_Raised(error))
             self._news.set()
             self._wake()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from typing import Any
 
 import redis
 
@@ -62,18 +63,18 @@ class Inbox:
     def _in_turn(self) -> list[str]:
         if self._role == keys.ACOUSTIC:
             return [keys.ready(self._model)]
-        owners = sorted(owner.decode() for owner in self._client.smembers(keys.owners(self._model)))
-        streams = [self._stream(owner) for owner in owners]
+        owners: Any = self._client.smembers(keys.owners(self._model))
+        streams = [self._stream(owner) for owner in sorted(owner.decode() for owner in owners)]
         later = [stream for stream in streams if stream > self._turn]
         return later + streams[: len(streams) - len(later)]
 
-    def _read(self, streams: list[str], count: int) -> list[tuple[str, list]]:
+    def _read(self, streams: list[str], count: int) -> list[tuple[str, list[tuple[bytes, dict[bytes, bytes]]]]]:
         """(stream, entries) of each that has any, in their order; at most `count` of each."""
         for stream in streams:
             if stream not in self._grouped:
                 self._make_group(stream)
         try:
-            reply = self._client.xreadgroup(self._group, self._worker, dict.fromkeys(streams, ">"), count=count)
+            reply: Any = self._client.xreadgroup(self._group, self._worker, dict.fromkeys(streams, ">"), count=count)
         except redis.ResponseError as error:  # the group went with a broker that lost its newest writes
             if "NOGROUP" not in str(error):
                 raise

@@ -77,7 +77,7 @@ class Leases:
                 taken.append((job, self._outcome(job, token, reply)))
         return taken
 
-    def _outcome(self, job: str, token: str, reply: list) -> Lease | Refusal | Exhausted:
+    def _outcome(self, job: str, token: str, reply: log.Reply) -> Lease | Refusal | Exhausted:
         status, *rest = reply
         if status == "exhausted":
             return Exhausted(rest[0] or "its workers died without a word")

@@ -27,11 +27,14 @@ from broker_schemas.heartbeat import Heartbeat, broker_ms
 from broker_schemas.job import BrokenLog, JobState, fold
 from workers.inbox import Inbox
 from workers.leases import Exhausted, Keeper, Lease, Leases, Watchdog
-from workers.publish import Entry, Publisher
+from workers.publish import Entry, Mark, Publisher
 from workers.settings import LeaseSettings
 from workers.signals import Signals, ring
 
 logger = logging.getLogger(__name__)
+
+# A stream's entries: (id, fields).
+Entries = list[tuple[bytes, dict[bytes, bytes]]]
 
 _IDLE_S = 0.5  # between looks around, where no bell rings
 
@@ -172,13 +175,13 @@ class Ownership:
             raise
         return [each for each in owned if each is not None]
 
-    def _logs(self, leases: list[Lease]) -> list[list]:
+    def _logs(self, leases: list[Lease]) -> list[Entries]:
         pipeline = self.client.pipeline(transaction=False)
         for lease in leases:
             pipeline.xrange(keys.log(lease.job))
         return pipeline.execute()
 
-    def _own(self, lease: Lease, entries: list) -> Owned | None:
+    def _own(self, lease: Lease, entries: Entries) -> Owned | None:
         """The job as its log has it; None where it cannot be read, or there is nothing left to do in this role."""
         try:
             owned = self._read(lease, entries)
@@ -193,7 +196,7 @@ class Ownership:
             self.leases.release(lease, handed_over=True)
         return owned
 
-    def _read(self, lease: Lease, entries: list) -> Owned | None:
+    def _read(self, lease: Lease, entries: Entries) -> Owned | None:
         if not entries:  # purged, or expired, since the lease was taken
             return None
         events = [decode(entry[b"e"]) for _, entry in entries]
@@ -205,18 +208,22 @@ class Ownership:
 
     def _request(self, job: str) -> JobRequested | None:
         """The job's first event; None where it is gone, or cannot be read."""
-        first = self.client.xrange(keys.log(job), "1-0", "1-0")
+        first: Any = self.client.xrange(keys.log(job), "1-0", "1-0")
         try:
-            return decode(first[0][1][b"e"]).payload if first else None
-        except DecodeError:
+            return fold([decode(first[0][1][b"e"])]).requested if first else None
+        except (DecodeError, BrokenLog):
             return None
 
     def _drop_pointer(self, job: str) -> None:
         """The job needs nobody in this role: its pointer goes from its owner's stream, or from whichever it is in."""
         request = self._request(job)
-        owners = [request.owner] if request else [o.decode() for o in self.client.smembers(keys.owners(self.model))]
-        for owner in owners:
+        for owner in [request.owner] if request else self._owners():
             self._inbox.drop(job, owner)
+
+    def _owners(self) -> list[str]:
+        """Whose requests the model's talkers look at."""
+        owners: Any = self.client.smembers(keys.owners(self.model))
+        return [owner.decode() for owner in owners]
 
     def _fail_exhausted(self, job: str, error: str) -> None:
         request = self._request(job)
@@ -231,8 +238,8 @@ class Ownership:
         self, owned: Owned, *, rows: int, from_frame: int | None = None, from_window: int | None = None
     ) -> None:
         """Log that this worker has the job: admitted the first time, resumed after that."""
-        lease = owned.lease
-        common = {"role": self.role, "worker": self.worker, "attempt": lease.attempt, "token": lease.token}
+        attempt, token = owned.lease.attempt, owned.lease.token
+        common: dict[str, Any] = {"role": self.role, "worker": self.worker, "attempt": attempt, "token": token}
         if self.role not in owned.state.admitted_at:
             self.write(owned, JobAdmitted(rows=rows, profile=self.profile, **common))
         else:
@@ -245,7 +252,7 @@ class Ownership:
         self, owned: Owned, payload: Payload, *, settled: Callable[[bool], None] | None = None, **companions: Any
     ) -> None:
         """Queue an event of an owned job; see `Entry` and `broker_schemas.log.append`."""
-        request = owned.state.request
+        request = owned.state.requested
         self.publisher.put(Entry(owned.lease, payload, request.owner, request.ttl_ms, companions, settled))
 
     def finish(self, owned: Owned, final: Payload, **companions: Any) -> None:
@@ -286,7 +293,7 @@ class Ownership:
             self.leases.release(owned.lease, handed_over=False, error=f"{type(error).__name__}: {error}")
             self._ring_lapsed(owned.job)
 
-        self.publisher.put(Entry(owned.lease, None, "", 0, settled=release))  # after what the attempt had to say
+        self.publisher.put(Mark(release))  # after what the attempt had to say
 
     def hand_over(self, owned: Owned) -> None:
         """Leave the job to whoever comes first, without a strike against it."""
@@ -301,7 +308,8 @@ class Ownership:
 
     def _heartbeat(self) -> None:
         pipeline = self.client.pipeline(transaction=False)
-        pipeline.time().sismember(keys.DRAINING, self.worker)
+        pipeline.time()
+        pipeline.sismember(keys.DRAINING, self.worker)
         now, draining = pipeline.execute()
         self._draining = bool(draining)
         held, clock = self.leases.held(), time.monotonic()

@@ -6,8 +6,10 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar
 
 import redis
 from redis.exceptions import OutOfMemoryError, ReadOnlyError
@@ -42,20 +44,31 @@ class Entry:
     """An event to be written under a lease, with its companions; see `broker_schemas.log.append`.
 
     `settled` is called once its fate is known, with whether it was written and the lease still holds; `lease.over` says
-    why not. Without a payload nothing is written, and `settled` is called once all that was queued before is settled.
+    why not.
     """
 
     lease: Lease
-    payload: Payload | None
+    payload: Payload
     owner: str
     ttl_ms: int
-    companions: dict = field(default_factory=dict)
+    companions: dict[str, Any] = field(default_factory=dict)
     settled: Callable[[bool], None] | None = None
 
     @property
     def size(self) -> int:
         parts = sum(len(part) for _, part in self.companions.get("conditioning", ()))
         return parts + len(self.companions.get("pcm", b"")) + len(self.companions.get("carry", b""))
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place in the queue, where nothing is written: `settled` is called once all that was queued before is settled.
+
+    It is told False, as nothing was written.
+    """
+
+    settled: Callable[[bool], None]
+    size: ClassVar[int] = 0
 
 
 class Publisher(threading.Thread):
@@ -79,7 +92,7 @@ class Publisher(threading.Thread):
         self._worker = worker
         self._watchdog = watchdog
         self._waiting = waiting
-        self._entries: deque[Entry] = deque()
+        self._entries: deque[Entry | Mark] = deque()
         self._bytes = 0
         self._changed = threading.Condition()
         self._closed = False
@@ -88,8 +101,8 @@ class Publisher(threading.Thread):
         self.leaving: Callable[[], bool] = lambda: False
         self.error: BaseException | None = None
 
-    def put(self, entry: Entry) -> None:
-        """Queue an event; waits while the queue is full. Gives the event up where that lasts when leaving."""
+    def put(self, entry: Entry | Mark) -> None:
+        """Queue an event or a mark; waits while the queue is full. Gives the event up where that lasts when leaving."""
         with self._changed:
             while self._full(entry) and not (self.error or self._out_of_patience()):
                 self._waiting()
@@ -101,7 +114,7 @@ class Publisher(threading.Thread):
                 return
         self._settle(entry, False)
 
-    def _full(self, entry: Entry) -> bool:
+    def _full(self, entry: Entry | Mark) -> bool:
         return len(self._entries) >= _EVENTS_MAX or (self._bytes > 0 and self._bytes + entry.size > _BYTES_MAX)
 
     def run(self) -> None:
@@ -128,7 +141,7 @@ class Publisher(threading.Thread):
         self.join(timeout=_LAST_WORDS_S)
         self._abandoned.set()
 
-    def _next(self) -> list[Entry]:
+    def _next(self) -> list[Entry | Mark]:
         """What is written together next; nothing once the queue is closed and empty."""
         with self._changed:
             while not self._entries:
@@ -153,21 +166,22 @@ class Publisher(threading.Thread):
         self._patient_until = self._patient_until or time.monotonic() + _LAST_WORDS_S
         return time.monotonic() > self._patient_until
 
-    def _settle(self, entry: Entry, written: bool) -> None:
+    def _settle(self, entry: Entry | Mark, written: bool) -> None:
         if entry.settled:
             entry.settled(written)
 
-    def _write(self, batch: list[Entry]) -> list[bool]:
+    def _write(self, batch: Sequence[Entry | Mark]) -> list[bool]:
         """Write events, all of them before any pointer; for each whether it is logged, and its lease still holds."""
-        due = [entry for entry in batch if entry.payload is not None and (_is_freed(entry) or not entry.lease.over)]
+        events = [entry for entry in batch if isinstance(entry, Entry)]
+        due = [entry for entry in events if _is_freed(entry) or not entry.lease.over]
         logged: list[Entry] = []
         self._patiently(lambda: self._append(due, logged))
         self._patiently(lambda: self._point(logged))
         for entry in logged:
             if entry.payload.type in FINAL_TYPES:
-                self._patiently(lambda entry=entry: self._retire(entry))
-        sure = set() if self._abandoned.is_set() else set(map(id, logged))
-        return [id(entry) in sure and not entry.lease.over for entry in batch]
+                self._patiently(partial(self._retire, entry))
+        sure = set() if self._abandoned.is_set() else {id(entry) for entry in logged if not entry.lease.over}
+        return [id(entry) in sure for entry in batch]
 
     def _append(self, due: list[Entry], logged: list[Entry]) -> None:
         """Append events in their order. Those whose fate is known leave `due`; what was written goes to `logged`.
@@ -242,15 +256,15 @@ class Publisher(threading.Thread):
         return None
 
 
-def _can_follow(entry: Entry, batch: list[Entry]) -> bool:
+def _can_follow(entry: Entry | Mark, batch: list[Entry | Mark]) -> bool:
     """Whether an event may be sent before it is known that those of its job in the batch are written.
 
     It may where it is refused if one of them is missing. What is heard may not: it must not follow what was refused
     since it differs from what was heard before.
     """
-    if entry.payload is None:
+    if isinstance(entry, Mark):
         return True
-    own = [other.payload for other in batch if other.payload is not None and other.lease.job == entry.lease.job]
+    own = [other.payload for other in batch if isinstance(other, Entry) and other.lease.job == entry.lease.job]
     return not own or all(isinstance(payload, _COUNTED) for payload in (*own, entry.payload))
 
 

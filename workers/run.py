@@ -75,9 +75,9 @@ def _load_vllm(family: Family, settings: Settings) -> tuple[TalkerModel, Runner]
     from workers.runners.vllm_runner import VllmRunner
 
     if find_spec("vllm") is None:
-        runner = settings.talker.model_runner
+        asked = settings.talker.model_runner
         raise BadSettings(
-            f"talker.model_runner {runner} needs vLLM, which is not installed: pip install 'songline[vllm]' on a GPU "
+            f"talker.model_runner {asked} needs vLLM, which is not installed: pip install 'songline[vllm]' on a GPU "
             "(docs/vllm.md for the CPU), or set talker.model_runner to torch"
         )
     runner = VllmRunner(family, settings.checkpoint, settings.talker)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
+from typing import Any
 
 import redis
+from redis.typing import EncodableT, FieldT, KeyT, StreamIdT
 
 from broker_schemas import keys
 from broker_schemas.connection import BLOCK_MS
@@ -20,16 +22,14 @@ class Signals(threading.Thread):
         super().__init__(name="signals", daemon=True)
         self._client = client
         self._bell = keys.bell(model, role)
-        self._cursors = {stream: "0-0" for stream in (keys.TOMBSTONES, self._bell)}
+        # From now on; what was before is in the logs.
+        self._cursors = {stream: self._newest(stream) for stream in (keys.TOMBSTONES, self._bell)}
         self._cancelled: set[str] = set()
         self._rung: set[str] = set()
         self._lapsed: set[str] = set()
         self._lock = threading.Lock()
         self._news = threading.Event()
         self._stopped = threading.Event()
-        for stream in self._cursors:  # from now on; what was before is in the logs
-            newest = client.xrevrange(stream, count=1)
-            self._cursors[stream] = newest[0][0] if newest else "0-0"
 
     def run(self) -> None:
         while not self._stopped.is_set():
@@ -42,7 +42,8 @@ class Signals(threading.Thread):
                 self._stopped.wait(0.2)
 
     def _listen(self) -> None:
-        reply = self._client.xread(self._cursors, block=BLOCK_MS)
+        since: dict[KeyT, StreamIdT] = {stream: cursor for stream, cursor in self._cursors.items()}
+        reply: Any = self._client.xread(since, block=BLOCK_MS)
         if not reply:
             self._follow_a_restart()
         for stream, entries in reply or ():
@@ -62,11 +63,15 @@ class Signals(threading.Thread):
         else:
             self._rung.add(job)
 
+    def _newest(self, stream: str) -> bytes:
+        """The newest entry's id."""
+        newest: Any = self._client.xrevrange(stream, count=1)
+        return newest[0][0] if newest else b"0-0"
+
     def _follow_a_restart(self) -> None:
         """A broker that lost its newest writes hands out lower ids again: go back to its newest."""
         for stream, cursor in self._cursors.items():
-            newest = self._client.xrevrange(stream, count=1)
-            last = newest[0][0] if newest else b"0-0"
+            last = self._newest(stream)
             if _order(last) < _order(cursor):
                 self._cursors[stream] = last
 
@@ -107,13 +112,12 @@ class Signals(threading.Thread):
         self._news.set()
 
 
-def _order(entry_id: bytes | str) -> tuple[int, int]:
-    text = entry_id.decode() if isinstance(entry_id, bytes) else entry_id
-    milliseconds, _, sequence = text.partition("-")
+def _order(entry_id: bytes) -> tuple[int, int]:
+    milliseconds, _, sequence = entry_id.decode().partition("-")
     return int(milliseconds), int(sequence or 0)
 
 
 def ring(client: redis.Redis, model: str, role: str, job: str, *, lapsed: bool = False) -> None:
     """Tell a role's workers to look at a job."""
-    fields = {"job": job, "why": "lapsed"} if lapsed else {"job": job}
+    fields: dict[FieldT, EncodableT] = {"job": job, "why": "lapsed"} if lapsed else {"job": job}
     client.xadd(keys.bell(model, role), fields, maxlen=keys.BELLS_KEPT)

@@ -10,6 +10,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import redis
 from redis.exceptions import OutOfMemoryError
@@ -18,6 +19,7 @@ from broker_schemas import keys, log
 from broker_schemas.codec import DecodeError
 from broker_schemas.events import JobFailed, JobRequested, decode
 from broker_schemas.heartbeat import DEAD_MS, broker_ms, read_heartbeats
+from broker_schemas.job import BrokenLog, fold
 from workers.publish import retire
 from workers.settings import LeaseSettings
 from workers.signals import ring
@@ -35,13 +37,20 @@ class _Live:
     """What a sweep reads of one live job."""
 
     job: str
-    accepted_at: int
-    request: JobRequested | None
+    request: JobRequested
     final: str | None
     spans: int
     terminal: bool
     profiles: dict[str, str | None]
     expires: dict[str, int | None]  # role -> when its lease lapses; None where it never had one
+
+
+@dataclass(frozen=True, slots=True)
+class _Unborn:
+    """A job that has its reservation, and no log: not yet, or no more."""
+
+    job: str
+    accepted_at: int
 
 
 class Sweeper:
@@ -72,14 +81,16 @@ class Sweeper:
         """One round over everything."""
         now_ms = broker_ms(self._client.time())
         profiles = self._live_profiles(now_ms)
-        scores = self._client.zrange(keys.LIVE, 0, -1, withscores=True)
+        scores: Any = self._client.zrange(keys.LIVE, 0, -1, withscores=True)
         live = [(job.decode(), int(score)) for job, score in scores]
         self._requests = {job: self._requests[job] for job, _ in live if job in self._requests}
         for first in range(0, len(live), _AT_ONCE):
-            going_on = []
+            going_on: list[_Live] = []
             for job in self._read(live[first : first + _AT_ONCE]):
                 try:
-                    if self._tend(job, now_ms, profiles):
+                    if isinstance(job, _Unborn):
+                        self._forget_unborn(job, now_ms)
+                    elif self._tend(job, now_ms, profiles):
                         going_on.append(job)
                 except redis.ResponseError as error:  # such as being out of memory: others may yet be tended
                     logger.warning("job %s was not tended: %s", job.job, error)
@@ -89,7 +100,7 @@ class Sweeper:
         self._forget_idle_owners({(live.model, live.owner) for live in self._requests.values()})
         self._forget_expired(now_ms)
 
-    def _read(self, live: list[tuple[str, int]]) -> list[_Live]:
+    def _read(self, live: list[tuple[str, int]]) -> list[_Live | _Unborn]:
         pipeline = self._client.pipeline(transaction=False)
         for job, _ in live:
             pipeline.hmget(keys.head(job), *_HEAD)
@@ -99,17 +110,20 @@ class Sweeper:
                 keys.log(job)
             )
         replies = iter(pipeline.execute())
-        jobs = []
+        jobs: list[_Live | _Unborn] = []
         for job, accepted_at in live:
             final, spans, terminal, *profiles = [item.decode() if item else None for item in next(replies)]
             expires = {role: int(value) if (value := next(replies)) else None for role in keys.ROLES}
             first = next(replies)
             if isinstance(first, list) and first and not self._learn(job, first[0][1][b"e"]):
                 continue
+            if not first:
+                jobs.append(_Unborn(job, accepted_at))
+                continue
             jobs.append(
                 _Live(
-                    job, accepted_at, self._requests.get(job) if first else None, final, int(spans or 0),
-                    terminal is not None, dict(zip(keys.ROLES, profiles, strict=True)), expires,
+                    job, self._requests[job], final, int(spans or 0), terminal is not None,
+                    dict(zip(keys.ROLES, profiles, strict=True)), expires,
                 )
             )  # fmt: skip
         return jobs
@@ -117,18 +131,18 @@ class Sweeper:
     def _learn(self, job: str, raw: bytes) -> bool:
         """Note the job's request; a job that only newer programs can read is left to them."""
         try:
-            self._requests[job] = decode(raw).payload
-        except DecodeError as error:
+            self._requests[job] = fold([decode(raw)]).requested
+        except (DecodeError, BrokenLog) as error:
             logger.warning("job %s is left alone: %s", job, error)
             return False
         return True
 
+    def _forget_unborn(self, unborn: _Unborn, now_ms: int) -> None:
+        if now_ms - unborn.accepted_at > _UNBORN_MS:
+            self._run(log.give_back(unborn.job))
+
     def _tend(self, live: _Live, now_ms: int, profiles: set[tuple[str, str]]) -> bool:
         """Whether the job goes on, and is to be pointed to."""
-        if live.request is None:
-            if now_ms - live.accepted_at > _UNBORN_MS:
-                self._run(log.give_back(live.job))
-            return False
         if live.final:
             self._see_off(live)
             return False
@@ -191,7 +205,8 @@ class Sweeper:
 
     def _live_profiles(self, now_ms: int) -> set[tuple[str, str]]:
         """(role, profile) of every worker heard of lately; forgets those that are long silent."""
-        beats = read_heartbeats(self._client.hgetall(keys.WORKERS))
+        packed: Any = self._client.hgetall(keys.WORKERS)
+        beats = read_heartbeats(packed)
         for beat in beats:
             if now_ms - beat.at > DEAD_MS:
                 self._client.hdel(keys.WORKERS, beat.worker)
@@ -202,14 +217,16 @@ class Sweeper:
     def _forget_idle_owners(self, live: set[tuple[str, str]]) -> None:
         """Owners without a live job need not be looked at; posting brings them back, and so does the next sweep."""
         for model in self._models:
-            owners = {owner.decode() for owner in self._client.smembers(keys.owners(model))}
-            idle = [owner for owner in owners if (model, owner) not in live]
+            owners: Any = self._client.smembers(keys.owners(model))
+            names = {owner.decode() for owner in owners}
+            idle = [name for name in names if (model, name) not in live]
             if idle:
                 self._client.srem(keys.owners(model), *idle)
 
     def _forget_expired(self, now_ms: int) -> None:
         """Take jobs whose keys are gone out of their owners' lists and out of the budget."""
-        for member in self._client.zrangebyscore(keys.EXPIRING, 0, now_ms, start=0, num=_AT_ONCE):
+        expired: Any = self._client.zrangebyscore(keys.EXPIRING, 0, now_ms, start=0, num=_AT_ONCE)
+        for member in expired:
             owner, job = member.decode().rsplit("/", 1)
             if not self._client.exists(keys.log(job)):
                 self._client.zrem(keys.jobs(owner), job)

@@ -14,7 +14,7 @@ from broker_schemas.codec import Tensor
 from tests.stand_ins import QUICK, request
 from tests.waiting import PATIENCE_S
 from workers.leases import Lease, Leases, Watchdog
-from workers.publish import Entry, Publisher
+from workers.publish import Entry, Mark, Publisher
 
 JOBS = ("job_a", "job_b", "job_c")
 
@@ -165,7 +165,7 @@ def test_who_waits_for_all_before_it_is_told_after_them(publisher, leases):
     told, a = threading.Event(), leases["job_a"]
     seen: list[bool] = []
     publisher.put(span(a, 0))
-    publisher.put(Entry(a, None, "", 0, settled=lambda written: (seen.append(written), told.set())))
+    publisher.put(Mark(lambda written: (seen.append(written), told.set())))
     publisher.start()
     assert told.wait(PATIENCE_S) and seen == [False]
     publisher.stop()

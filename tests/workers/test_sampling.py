@@ -52,6 +52,11 @@ def test_hash_equals_murmur3():
     assert hashes == [murmur3_bytes(struct.pack("<QII", *key)) for key in keys]
 
 
+def test_a_hash_of_numbers_alone_is_refused():
+    with pytest.raises(TypeError, match="make one of the blocks a tensor"):
+        sampling.murmur3(1, 2)
+
+
 def test_gumbel_equals_the_formula():
     rng = random.Random(2)
     keys = [(rng.randrange(2**63), rng.randrange(72_008), rng.randrange(16_385)) for _ in range(500)]

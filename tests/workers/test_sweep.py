@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from broker_schemas import keys, log
+from broker_schemas.codec import pack
 from broker_schemas.events import JobCancelled
 from broker_schemas.heartbeat import Heartbeat, broker_ms
 from broker_schemas.job import Status
@@ -103,6 +104,22 @@ async def test_a_crash_before_the_log_gives_the_reservation_back(producer, broke
     client.zadd(keys.LIVE, {await only_job(client): int(time.time() * 1000) - 11_000})
     sweeper(broker).sweep()
     assert client.zcard(keys.LIVE) == 0 and not client.hgetall(keys.RESERVED)
+
+
+async def test_a_log_without_its_request_is_left_alone_and_hides_no_other_job(producer, broker, crashing):
+    client = broker.client()
+    strange = (await producer.submit(request(), reserve_bytes=1, body=1)).id
+    crashing("append_if")
+    with pytest.raises(Crash):
+        await producer.submit(request(), reserve_bytes=1, body=1)
+    cancelled = JobCancelled(by_whom="x")
+    event = {"v": 1, "type": cancelled.type, "job": strange, "seq": 1, "at": 0, "by": "x", "data": cancelled.data()}
+    client.delete(keys.log(strange))
+    client.xadd(keys.log(strange), {"e": pack(event)}, id="1-0")
+    for _ in range(2):
+        sweeper(broker).sweep()
+    assert client.xlen(keys.requests("instant", "anonymous")) == 2  # the other's came by the sweep
+    assert client.zcard(keys.LIVE) == 2 and client.xlen(keys.log(strange)) == 1
 
 
 async def test_a_crash_between_the_last_event_and_the_reservation(producer, broker):

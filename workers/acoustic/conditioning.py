@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import redis
@@ -71,7 +71,7 @@ class Conditioning:
 
     def _read_on(self) -> None:
         after = self._entry if self._entry == b"-" else b"(" + self._entry
-        entries = self._client.xrange(keys.spans(self._job), min=after, count=1)
+        entries: Any = self._client.xrange(keys.spans(self._job), min=after, count=1)
         if not entries:
             raise MissingFrames(f"frame {self._first + self._held} of job {self._job} is not in its spans stream")
         entry, fields = entries[0]

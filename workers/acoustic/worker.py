@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,7 +25,7 @@ from workers.acoustic.conditioning import Conditioning, Frames, LoggedCodes, Mis
 from workers.acoustic.schedule import Batches, Waiting
 from workers.aside import Aside
 from workers.models.family import AcousticModel, Decoded, Dropped, Family, Window
-from workers.owning import Owned, Ownership
+from workers.owning import Entries, Owned, Ownership
 from workers.settings import AcousticSettings
 from workers.talker.windows import Plan
 
@@ -68,7 +69,7 @@ class Read:
     """What was read of a job's log, from the newest event on that was known."""
 
     sounding: Sounding
-    entries: list[tuple[bytes, dict[bytes, bytes]]]
+    entries: Entries
 
 
 class AcousticWorker:
@@ -150,7 +151,7 @@ class AcousticWorker:
             self._taken += zip(taken, carries, strict=True)
 
     def _begin(self, owned: Owned, stored: bytes | None) -> None:
-        state, plan = owned.state, self._family.plan(owned.state.request)
+        state, plan = owned.state, self._family.plan(owned.state.requested)
         all_said = state.terminal and state.chunks == plan.count(state.frames)
         carry = Carry(state.chunks, state.samples) if all_said else _carry_of(owned, stored)
         heard = state.first_chunk_at / 1000 if state.first_chunk_at else None
@@ -202,9 +203,10 @@ class AcousticWorker:
     def _read_log(self, sounding: Sounding) -> None:
         """What is new in the job's log, now."""
         owned = sounding.owned
-        self._learn(sounding, self._ownership.client.xrange(keys.log(owned.job), min=f"{owned.state.seq}-0"))
+        entries: Any = self._ownership.client.xrange(keys.log(owned.job), min=f"{owned.state.seq}-0")
+        self._learn(sounding, entries)
 
-    def _learn(self, sounding: Sounding, entries: list[tuple[bytes, dict[bytes, bytes]]]) -> None:
+    def _learn(self, sounding: Sounding, entries: Entries) -> None:
         """Where the newest known event is not where it was, the broker has lost it."""
         owned = sounding.owned
         if entries and int(entries[0][0].partition(b"-")[0]) < owned.state.seq:
@@ -227,18 +229,18 @@ class AcousticWorker:
         for sounding in self._sounding.values():
             if sounding.carry.windows < sounding.windows and not (sounding.done or sounding.owned.lease.over):
                 sounding.ready_at = min(sounding.ready_at or now, now)  # the clock may be set back
-                waiting.append(self._waiting(sounding))
+                waiting.append(self._waiting(sounding, sounding.ready_at))
         talking = sum(not sounding.owned.state.terminal for sounding in self._sounding.values())
         batch, wait = self._batches.next(waiting, now=now, window_s=self._window_s, expected=talking - len(waiting))
         return [self._sounding[chosen.job] for chosen in batch], wait
 
-    def _waiting(self, sounding: Sounding) -> Waiting:
+    def _waiting(self, sounding: Sounding, ready_at: float) -> Waiting:
         seconds = sounding.carry.samples / self._model.sample_rate
         return Waiting(
-            sounding.job, sounding.since, sounding.heard_from, seconds, sounding.ready_at, self._shape(sounding)
+            sounding.job, sounding.since, sounding.heard_from, seconds, ready_at, self._shape(sounding)
         )  # fmt: skip
 
-    def _shape(self, sounding: Sounding) -> tuple:
+    def _shape(self, sounding: Sounding) -> Hashable:
         """What its next window costs: nobody waits for the sound of a longer one."""
         state, index, plan = sounding.owned.state, sounding.carry.windows, sounding.plan
         start, end = plan.bounds(index, state.frames)
@@ -300,7 +302,7 @@ class AcousticWorker:
             sounding.conditioning.frames(*plan.bounds(index, state.frames)),
             index,
             last=state.terminal and index + 1 == plan.count(state.frames),
-            seed=state.request.seed,
+            seed=state.requested.seed,
             state=sounding.state,
             check=lambda: self._check(sounding, stop),
             reference=None if codes is None else codes.numpy(),
@@ -368,9 +370,10 @@ class AcousticWorker:
             self._complete(sounding)
 
     def _complete(self, sounding: Sounding) -> None:
-        owned, carry = sounding.owned, sounding.carry
+        owned, carry, reason = sounding.owned, sounding.carry, sounding.owned.state.reason
+        assert reason is not None  # the terminal span has it
         sounding.done = True
-        completed = JobCompleted(samples=carry.samples, frames=owned.state.frames, reason=owned.state.reason)
+        completed = JobCompleted(samples=carry.samples, frames=owned.state.frames, reason=reason)
         self._ownership.finish(owned, completed, after=carry.windows)
 
     # --- letting go ---------------------------------------------------------------------------------------------------

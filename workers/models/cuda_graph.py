@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
+if TYPE_CHECKING:
+    from torch.cuda import _POOL_HANDLE
+
+_Made = TypeVar("_Made", Tensor, tuple[Tensor, ...])
+
 _WARM_UPS = 2  # calls before the capture: libraries set themselves up in the first, which a capture does not allow
 
 
-class Graphed:
+@dataclass(frozen=True, slots=True)
+class _Capture(Generic[_Made]):
+    """A graph, and the memory that it reads and writes."""
+
+    graph: torch.cuda.CUDAGraph
+    inputs: tuple[Tensor, ...]
+    output: _Made
+
+
+class Graphed(Generic[_Made]):
     """A function of tensors on a CUDA device: captured at its first call, replayed from then on.
 
     Every call must have the shapes and dtypes of the first. The function must not wait for the device. What it returns
@@ -21,36 +37,35 @@ class Graphed:
         pool: memory that it may share with other graphs, where no two of them ever run at once.
     """
 
-    def __init__(self, function: Callable[..., Tensor | tuple[Tensor, ...]], pool: tuple[int, int]) -> None:
-        self._function = function
+    def __init__(self, function: Callable[..., _Made], pool: _POOL_HANDLE) -> None:
+        self._function: Callable[..., _Made] = function
         self._pool = pool
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._inputs: tuple[Tensor, ...] = ()
-        self._output: Tensor | tuple[Tensor, ...] = ()
+        self._captured: _Capture[_Made] | None = None
 
-    def __call__(self, *inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
-        if self._graph is None:
-            self._capture(inputs)
-        for buffer, new in zip(self._inputs, inputs, strict=True):
+    def __call__(self, *inputs: Tensor) -> _Made:
+        if self._captured is None:
+            self._captured = self._capture(inputs)
+        captured = self._captured
+        for buffer, new in zip(captured.inputs, inputs, strict=True):
             buffer.copy_(new)
-        self._graph.replay()
-        if isinstance(self._output, Tensor):
-            return self._output.clone()
-        return tuple(tensor.clone() for tensor in self._output)
+        captured.graph.replay()
+        if isinstance(captured.output, Tensor):
+            return captured.output.clone()
+        return tuple(tensor.clone() for tensor in captured.output)
 
-    def _capture(self, inputs: tuple[Tensor, ...]) -> None:
-        self._inputs = tuple(tensor.clone() for tensor in inputs)
+    def _capture(self, inputs: tuple[Tensor, ...]) -> _Capture[_Made]:
+        own = tuple(tensor.clone() for tensor in inputs)
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(_WARM_UPS):
-                self._function(*self._inputs)
+                self._function(*own)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         # thread_local: other threads of the process, such as a talker's, go on calling CUDA meanwhile.
         with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
-            self._output = self._function(*self._inputs)
-        self._graph = graph
+            output = self._function(*own)
+        return _Capture(graph, own, output)
 
 
 class Pace:

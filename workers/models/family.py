@@ -22,6 +22,8 @@ from workers.talker.windows import Plan
 if TYPE_CHECKING:  # the api reads contracts only, and stays light
     import torch
 
+    from workers.runners.torch_qwen3 import Qwen3
+
 
 # Token ids (n,) int64 -> (n, hidden).
 EmbedTokens = Callable[["torch.Tensor"], "torch.Tensor"]
@@ -67,7 +69,7 @@ class TalkerModel(Protocol):
     context: int  # positions that the backbone has
 
     @property
-    def backbone(self) -> torch.nn.Module:
+    def backbone(self) -> Qwen3:
         """The decoder, in the layout of Hugging Face's Qwen3Model. Raises LookupError where an engine has it."""
         ...
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import torch
 
-_Function = TypeVar("_Function", bound=Callable)
+_Given = ParamSpec("_Given")
+_Made = TypeVar("_Made")
 
 
-def fused(function: _Function, *, dynamic: bool | None = False) -> _Function:
+def fused(function: Callable[_Given, _Made], *, dynamic: bool | None = False) -> Callable[_Given, _Made]:
     """The function with its small kernels fused, compiled when it is first called with tensors of a shape.
 
     Which kernel is fastest is not measured: another choice would round otherwise.

@@ -118,7 +118,7 @@ def _from_vocabulary(folder: Path) -> Tokenizer:
             raise TokenizerError(f"{folder} holds neither tokenizer.json nor {name}")
     vocabulary = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
     lines = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")
-    pairs = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
+    pairs = [_pair(line) for line in lines if line and not line.startswith("#version")]
     added = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))["added_tokens_decoder"]
     special = {int(id_): AddedToken(**{"normalized": False} | _token_fields(token)) for id_, token in added.items()}
     return _build(vocabulary, pairs, special)
@@ -138,7 +138,7 @@ def _build(vocabulary: dict[str, int], pairs: list[tuple[str, str]], special: di
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
-    tokenizer.decoder = decoders.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
     for _, token in sorted(special.items()):
         tokenizer.add_tokens([token])  # one by one: ids are given in this order
     return tokenizer
@@ -146,7 +146,12 @@ def _build(vocabulary: dict[str, int], pairs: list[tuple[str, str]], special: di
 
 def _qwen_merges() -> list[tuple[str, str]]:
     lines = lzma.decompress(_MERGES.read_bytes()).decode("utf-8").splitlines()
-    return [tuple(line.split(" ")) for line in lines]
+    return [_pair(line) for line in lines]
+
+
+def _pair(line: str) -> tuple[str, str]:
+    left, _, right = line.partition(" ")
+    return left, right
 
 
 def _character_merges(characters: Iterable[str]) -> list[tuple[str, str]]:

@@ -73,7 +73,7 @@ def write_shards(folder: Path, stem: str, tensors: Iterable[tuple[str, Tensor]])
     if len(written) == 1:
         written[0][0].rename(folder / f"{stem}.safetensors")
         return
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for number, (path, names) in enumerate(written, start=1):
         name = f"{stem}-{number:05}-of-{len(written):05}.safetensors"
         path.rename(folder / name)

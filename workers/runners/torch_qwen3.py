@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from workers.checkpoints import CheckpointError
+from workers.models.layers import Layers
 
 # (layer, queries (tokens, heads, d), keys (tokens, kv_heads, d), values) -> (tokens, heads * d)
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -149,7 +150,7 @@ class Qwen3(nn.Module):
         super().__init__()
         self.config = config
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.layers = nn.ModuleList(Qwen3Layer(config) for _ in range(config.num_hidden_layers))
+        self.layers = Layers(Qwen3Layer(config) for _ in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
     def fuse(self) -> Qwen3:
@@ -179,9 +180,10 @@ class Qwen3(nn.Module):
         Returns:
             (tokens, hidden).
         """
-        rotary = tuple(table[:, None] for table in rotary)  # the same for all heads
+        cosine, sine = rotary
+        of_all_heads = cosine[:, None], sine[:, None]
         for index, layer in enumerate(self.layers):
-            embeds = layer(embeds, rotary, index, attend)
+            embeds = layer(embeds, of_all_heads, index, attend)
         return self.norm(embeds)
 
 

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -180,7 +179,7 @@ class TorchRunner:
             if ended[slot]:
                 history.stop()
             else:
-                row: np.ndarray | None = conditioning[slot].copy() if history.wants_conditioning else None
+                row = conditioning[slot].copy() if conditioning is not None and history.wants_conditioning else None
                 history.add(codes[slot].copy(), row)
 
     # --- prefill ------------------------------------------------------------------------------------------------------

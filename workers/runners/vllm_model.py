@@ -10,16 +10,17 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from vllm.config import VllmConfig
 from vllm.model_executor.models.qwen3 import Qwen3Model
 from vllm.model_executor.models.utils import AutoWeightsLoader, maybe_prefix
 
 from workers.models.family import load_family
+from workers.runners.vllm_config import ours
 from workers.runners.vllm_talker import VllmTalker
 
 ARCHITECTURE = "SonglineTalker"
-CONFIG = "songline"  # our part of vLLM's additional_config
 
 
 def register() -> None:
@@ -43,7 +44,7 @@ class SonglineTalker(nn.Module):
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__()
         self._config = vllm_config
-        self._ours: dict[str, Any] = vllm_config.additional_config[CONFIG]
+        self._ours = ours(vllm_config)
         self.model = Qwen3Model(vllm_config=vllm_config, prefix=maybe_prefix(prefix, "model"))
 
     @staticmethod
@@ -81,20 +82,21 @@ class SonglineTalker(nn.Module):
         return loaded
 
     def _load_talker(self) -> VllmTalker:
-        config, ours = self._config, self._ours
+        config, stated = self._config, self._ours
         device = self.model.norm.weight.device
         dtype = config.model_config.dtype
-        options = {"device": str(device), "dtype": str(dtype).removeprefix("torch."), "max_jobs": ours["max_jobs"]}
-        options |= ours["options"]
-        family = load_family(ours["family"])
+        assert isinstance(dtype, torch.dtype)  # which vLLM has made of its name
+        options = {"device": str(device), "dtype": str(dtype).removeprefix("torch."), "max_jobs": stated["max_jobs"]}
+        options |= stated["options"]
+        family = load_family(stated["family"])
         return VllmTalker(
-            family.talker(Path(ours["checkpoint"]), options, self.model.embed_tokens),
-            max_jobs=ours["max_jobs"],
+            family.talker(Path(stated["checkpoint"]), options, self.model.embed_tokens),
+            max_jobs=stated["max_jobs"],
             max_tokens=config.scheduler_config.max_num_batched_tokens,
             max_draws=config.model_config.max_model_len,
             hidden_size=config.model_config.get_hidden_size(),
             dtype=dtype,
             device=device,
             graph=device.type == "cuda" and not config.model_config.enforce_eager,
-            compiled=ours["compile_draw"],
+            compiled=stated["compile_draw"],
         )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from vllm.config import VllmConfig
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig
 from vllm.v1.request import Request
 
 
-def refuse_settings(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, ours: dict) -> None:
+def refuse_settings(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, ours: dict[str, Any]) -> None:
     """Raises ValueError for a setting under which pairs do not work, saying what to set.
 
     Args:
@@ -65,7 +66,7 @@ def refuse_request(request: Request, max_model_len: int, slots: int) -> None:
             raise ValueError(f"{name}: {what} is not for a talker's rows")
 
 
-def refuse_row(request: Request, mark: dict, rows: Sequence[Request | None]) -> None:
+def refuse_row(request: Request, mark: dict[str, Any], rows: Sequence[Request | None]) -> None:
     """Raises ValueError for a row that does not go with those of its job that are here."""
     name, job = request.request_id, mark["job"]
     other = next(row for row in rows if row is not None)

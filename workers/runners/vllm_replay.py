@@ -45,8 +45,11 @@ def chunks_have_the_bits_of_steps(
 
 def _attend(queries: Tensor, keys: Tensor, values: Tensor, table: Tensor, seen: int) -> Tensor:
     """(rows, n, heads, head_dim), each row's newest n of `seen` positions -> the same shape, as the engine does it."""
-    from vllm.v1.attention.backends.fa_utils import flash_attn_varlen_func, get_flash_attn_version
+    from vllm.v1.attention.backends.fa_utils import get_flash_attn_version
+    from vllm.vllm_flash_attn import flash_attn_varlen_func
 
+    version = get_flash_attn_version()
+    assert version is not None  # the engine attends by it
     rows, several = queries.shape[:2]
     starts = torch.arange(rows + 1, dtype=torch.int32, device="cuda") * several
     attended = flash_attn_varlen_func(
@@ -60,7 +63,7 @@ def _attend(queries: Tensor, keys: Tensor, values: Tensor, table: Tensor, seen: 
         softmax_scale=queries.shape[-1] ** -0.5,
         causal=True,
         block_table=table,
-        fa_version=get_flash_attn_version(),
+        fa_version=version,
         num_splits=1,
     )
     return attended.view_as(queries)

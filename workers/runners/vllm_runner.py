@@ -16,6 +16,7 @@ import torch
 
 from workers.models.family import Family, TalkerModel
 from workers.runners.vllm_checkpoint import check_backbone, engine_folder
+from workers.runners.vllm_config import CONFIG
 from workers.runners.vllm_environment import prepare_environment
 from workers.settings import BadSettings, TalkerSettings, step_tokens
 from workers.talker.frames import FrameHistory
@@ -106,7 +107,7 @@ class VllmRunner:
             "disable_log_stats": True,
             "compilation_config": self._compilation(),
             "additional_config": {
-                vllm_model.CONFIG: {
+                CONFIG: {
                     "family": family.name,
                     "checkpoint": str(checkpoint),
                     "options": settings.options,
@@ -183,7 +184,8 @@ class VllmRunner:
         stated, settings = self._config.compilation_config, self._settings
         if not self._cuda or settings.batch_invariant:
             return
-        modes, sizes = (CUDAGraphMode.FULL, CUDAGraphMode.FULL_DECODE_ONLY), stated.cudagraph_capture_sizes
+        modes: tuple[CUDAGraphMode, ...] = (CUDAGraphMode.FULL, CUDAGraphMode.FULL_DECODE_ONLY)
+        sizes = stated.cudagraph_capture_sizes
         if self._prefill_graphs and stated.cudagraph_mode is CUDAGraphMode.FULL_AND_PIECEWISE:
             modes, sizes = (CUDAGraphMode.FULL_AND_PIECEWISE,), sizes[:1]  # the least; greater ones are of prefills
         if stated.cudagraph_mode not in modes or sizes != [self._decode_rows]:
@@ -197,7 +199,6 @@ class VllmRunner:
         """Known frames are computed again in chunks where that is shown to give the bits of the steps they had."""
         if not self._cuda or self._settings.replay != "chunks":
             return
-        from workers.runners.vllm_model import CONFIG
         from workers.runners.vllm_replay import chunks_have_the_bits_of_steps
 
         model, parallel = self._config.model_config, self._config.parallel_config
@@ -366,7 +367,9 @@ def _told(error: Exception) -> str:
     """What vLLM has against the settings, in a line."""
     if isinstance(error, BadSettings):
         return str(error)
-    parts = error.errors() if hasattr(error, "errors") else [{"loc": (), "msg": str(error)}]  # pydantic's say where
+    parts: list[dict[str, Any]] = [{"loc": (), "msg": str(error)}]
+    if hasattr(error, "errors"):  # pydantic's say where
+        parts = error.errors()
     said = {": ".join([*map(str, part["loc"][:1]), part["msg"].removeprefix("Value error, ")]) for part in parts}
     return "vLLM cannot serve this: " + " ".join("; ".join(sorted(said)).split())
 

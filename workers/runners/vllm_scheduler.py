@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from vllm.config import VllmConfig
 from vllm.utils.math_utils import cdiv
@@ -31,19 +32,26 @@ from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
+from workers.runners.vllm_config import ours
 from workers.runners.vllm_refusals import refuse_request, refuse_row, refuse_settings
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """The requests of one job, by row; None for a row that has not come yet."""
+    """The requests of one job.
+
+    arrived: by row; None for a row that has not come yet. rows: the same once all have come, and none before that.
+    """
 
     name: str
-    rows: list[Request | None]
+    arrived: list[Request | None]
+    rows: list[Request] = field(default_factory=list)
 
-    @property
-    def complete(self) -> bool:
-        return None not in self.rows
+    def add(self, row: int, request: Request) -> None:
+        self.arrived[row] = request
+        here = [request for request in self.arrived if request is not None]
+        if len(here) == len(self.arrived):
+            self.rows = here
 
     @property
     def first(self) -> Request:
@@ -64,17 +72,24 @@ class Step:
     blocks: dict[str, KVCacheBlocks] = field(default_factory=dict)  # newly given, by request
 
 
+def mark_of(request: Request) -> dict[str, Any]:
+    """What the request says of itself as a row; that it does, `refuse_request` has seen to."""
+    params = request.sampling_params
+    assert params is not None and params.extra_args is not None
+    return params.extra_args["songline"]
+
+
 def job_name(request: Request) -> str:
-    return request.sampling_params.extra_args["songline"]["job"]
+    return mark_of(request)["job"]
 
 
 def prompt_tokens(request: Request) -> int:
     """Without the frames that a job may bring along from before, after its prompt."""
-    return request.sampling_params.extra_args["songline"].get("prompt", request.num_prompt_tokens)
+    return mark_of(request).get("prompt", request.num_prompt_tokens)
 
 
-class PairScheduling:
-    """Mixed into one of vLLM's schedulers.
+class PairScheduling(Scheduler):
+    """Goes before one of vLLM's schedulers.
 
     `additional_config["songline"]` may have
 
@@ -91,13 +106,13 @@ class PairScheduling:
 
     preempted_jobs: int  # so far
 
-    def __init__(self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, *args, **kwargs) -> None:
-        ours = vllm_config.additional_config.get("songline", {})
-        refuse_settings(vllm_config, kv_cache_config, ours)
+    def __init__(self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, *args: Any, **kwargs: Any) -> None:
+        stated = ours(vllm_config)
+        refuse_settings(vllm_config, kv_cache_config, stated)
         super().__init__(vllm_config, kv_cache_config, *args, **kwargs)
         self.preempted_jobs = 0
-        self._replay_chunk: int | None = ours.get("replay_chunk")
-        self._exclusive: bool = ours.get("exclusive_prefill", False)
+        self._replay_chunk: int | None = stated.get("replay_chunk")
+        self._exclusive: bool = stated.get("exclusive_prefill", False)
         self._prefilled = False  # in the step before
         self._jobs: dict[str, Job] = {}
         self._in_flight: deque[list[Job]] = deque()  # the jobs of each step whose output is not in yet
@@ -110,28 +125,30 @@ class PairScheduling:
         if request.request_id in self.requests:
             raise ValueError(f"{request.request_id} is here already")
         refuse_request(request, self.max_model_len, self.max_num_active_reqs)
-        mark = request.sampling_params.extra_args["songline"]
+        mark = mark_of(request)
         if (job := self._jobs.get(mark["job"])) is not None:
-            refuse_row(request, mark, job.rows)
+            refuse_row(request, mark, job.arrived)
         super().add_request(request)
 
     def _enqueue_waiting_request(self, request: Request) -> None:
         """A job waits for admission once all its rows are here; till then they are known, but in no queue."""
-        mark = request.sampling_params.extra_args["songline"]
+        mark = mark_of(request)
         job = self._jobs.setdefault(mark["job"], Job(mark["job"], [None] * mark["rows"]))
-        job.rows[mark["row"]] = request
-        if job.complete:
-            self.waiting.extend(job.rows)
+        job.add(mark["row"], request)
+        for row in job.rows:
+            self.waiting.add_request(row)
 
     def finish_requests(self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus) -> list[Request]:
         """Finish whole jobs, whichever of their rows are named."""
         if request_ids is not None:
             named = {request_ids} if isinstance(request_ids, str) else set(request_ids)
             jobs = {job_name(self.requests[name]) for name in named if name in self.requests}
-            request_ids = [row.request_id for job in jobs for row in self._jobs[job].rows if row is not None]
+            request_ids = [row.request_id for job in jobs for row in self._jobs[job].arrived if row is not None]
         return super().finish_requests(request_ids, finished_status)
 
-    def _free_request(self, request: Request, delay_free_blocks: bool = False) -> tuple[dict | None, dict | None]:
+    def _free_request(
+        self, request: Request, delay_free_blocks: bool = False
+    ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
         self._jobs.pop(job_name(request), None)
         return super()._free_request(request, delay_free_blocks)
 
@@ -220,7 +237,9 @@ class PairScheduling:
         """The job's part in the step; its blocks are known to be there."""
         step.jobs.append(job)
         for row in job.rows:
-            step.blocks[row.request_id] = self.kv_cache_manager.allocate_slots(row, chunk)
+            blocks = self.kv_cache_manager.allocate_slots(row, chunk)
+            assert blocks is not None
+            step.blocks[row.request_id] = blocks
             step.tokens[row.request_id] = chunk
 
     def _next_chunk(self, job: Job) -> int:
@@ -349,7 +368,7 @@ class PairScheduling:
             outputs.setdefault(row.client_index, EngineCoreOutputs()).outputs.append(output)
 
 
-class PairScheduler(PairScheduling, Scheduler):
+class PairScheduler(PairScheduling):
     """For engines that know a step's tokens before the next one begins."""
 
 

@@ -93,7 +93,7 @@ class VllmTalker:
         self._songs: dict[str, Song] = {}
         self._rows: dict[str, tuple[Song, int]] = {}  # by request id
         self._uploads = Uploads(device)
-        self._copies = FrameCopies(device)
+        self._copies: FrameCopies[Song] = FrameCopies(device)
 
         def zeros(*shape: int, of: torch.dtype) -> Tensor:
             return torch.zeros(shape, dtype=of, device=device)
@@ -178,7 +178,7 @@ class VllmTalker:
         return list(grown.values())
 
     @staticmethod
-    def _add(song: Song, draw: int, step: Arrived) -> bool:
+    def _add(song: Song, draw: int, step: Arrived[Song]) -> bool:
         history = song.history
         if history.reason is not None or draw < history.draw:  # a step that was under way when the song ended
             return False
@@ -196,10 +196,10 @@ class VllmTalker:
     def compose(self, rows: StepRows) -> None:
         """Lay the step's embeddings into `embeds`."""
         self._lay_prompts(rows)
-        at, slots, draws, newest = self._fed(rows)
+        at, by_slot, by_draw, newest = self._fed(rows)
         if not at:
             return
-        places, slots, draws = self._uploads.put(at, slots, draws)
+        places, slots, draws = self._uploads.put(at, by_slot, by_draw)
         after = self._next[slots] if newest else self.model.feedback(self._codes[slots, draws], slots, draws)
         self.embeds.index_copy_(0, places, after)
 
@@ -207,8 +207,7 @@ class VllmTalker:
         start = 0
         for request, computed, scheduled in zip(rows.requests, rows.computed, rows.scheduled, strict=True):
             song, row = self._rows.get(request, (None, 0))
-            end = min(computed + scheduled, song.prompt_tokens) if song is not None else 0
-            if computed < end:
+            if song is not None and computed < (end := min(computed + scheduled, song.prompt_tokens)):
                 self.embeds[start : start + end - computed] = self.model.embed_prompt(song.slot, row, computed, end)
             start += scheduled
 
@@ -266,21 +265,22 @@ class VllmTalker:
         draws = [self._max_draws] * self._max_jobs
         for song in ready:
             draws[song.slot] = song.launched
-        slots, places, draws = self._uploads.put(slots, places, draws)
-        self._hidden.index_copy_(0, places, hidden)
-        self._draws.copy_(draws)
+        signalled, at, newest = self._uploads.put(slots, places, draws)
+        self._hidden.index_copy_(0, at, hidden)
+        self._draws.copy_(newest)
         self._copies.before_overwrite()
         if self._graph is not None:
             self._graph.replay()
         else:
             self._draw(self._numbers(sorted(song.slot for song in ready)))
+        assert self._frame_conditioning is not None  # since the first draw
         self._copies.send(
             self._frame_codes, self._frame_ended, self._frame_conditioning,
             [(song, song.launched) for song in ready],
         )  # fmt: skip
         for song in ready:
             song.launched, song.embedded = song.launched + 1, True
-        return self._signals[slots]
+        return self._signals[signalled]
 
     def _draw(self, slots: Tensor) -> None:
         """Draw for the slots; what was drawn goes to where the next step, and the copies, find it."""

@@ -16,5 +16,6 @@ class CpuTalkerWorker(CPUWorker):
     """vLLM's CPU worker with that runner."""
 
     def init_device(self) -> None:
-        super().init_device()
+        super().init_device()  # type: ignore[no-untyped-call]
+        assert self.device is not None  # from now on
         self.model_runner = CpuTalkerRunner(self.vllm_config, self.device)

@@ -10,6 +10,7 @@ from vllm.v1.worker.gpu.model_states.default import DefaultModelState
 from vllm.v1.worker.gpu.sample.output import SamplerOutput
 from vllm.v1.worker.gpu.states import RequestState
 
+from workers.runners.vllm_model import SonglineTalker
 from workers.runners.vllm_talker import StepRows, VllmTalker
 
 
@@ -25,6 +26,8 @@ def _step_rows(batch: InputBatch) -> StepRows:
 
 class TalkerState(DefaultModelState):
     """The hooks of a step: `prepare_inputs` before the forward, also before a graph's replay; then the sampler."""
+
+    model: SonglineTalker
 
     def prepare_inputs(self, input_batch: InputBatch, req_states: RequestState) -> dict[str, Any]:
         self.model.talker.compose(_step_rows(input_batch))

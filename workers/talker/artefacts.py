@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import redis
 
 from broker_schemas import keys, log
@@ -23,7 +25,7 @@ class Artefacts:
 
     def get(self, name: str) -> Reference | None:
         """Raises redis.RedisError."""
-        kept = self._client.get(keys.artefact(name))
+        kept: Any = self._client.get(keys.artefact(name))
         if kept is None:
             return None
         self._run(log.use_artefact(name, **self._limits))

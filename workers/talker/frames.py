@@ -66,6 +66,7 @@ class FrameHistory:
     def add(self, codes: np.ndarray, conditioning: np.ndarray | None) -> None:
         """Take the next draw. `conditioning` may be None only where it is not wanted."""
         if self.wants_conditioning:
+            assert conditioning is not None
             self.waiting.append(conditioning)
         self.codes.append(codes)
         if self.frames >= self.max_frames:

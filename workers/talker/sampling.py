@@ -7,6 +7,8 @@ job's draws do not depend on who else draws, and no padding is needed.
 
 from __future__ import annotations
 
+from typing import overload
+
 import torch
 from torch import Tensor
 
@@ -29,9 +31,17 @@ def murmur3(*blocks: Tensor | int) -> Tensor:
     state: Tensor | int = 0
     for block in blocks:
         state = _absorb(state, block)
+    if isinstance(state, int):
+        raise TypeError("murmur3 hashes tensors: make one of the blocks a tensor")
     return _finish(state, len(blocks))
 
 
+@overload
+def _absorb(state: Tensor, block: Tensor | int) -> Tensor: ...
+@overload
+def _absorb(state: Tensor | int, block: Tensor) -> Tensor: ...
+@overload
+def _absorb(state: Tensor | int, block: Tensor | int) -> Tensor | int: ...
 def _absorb(state: Tensor | int, block: Tensor | int) -> Tensor | int:
     mixed = ((block & _MASK) * 0xCC9E2D51) & _MASK
     mixed = (_rotate(mixed, 15) * 0x1B873593) & _MASK
@@ -42,7 +52,7 @@ def _rotate(value: Tensor | int, by: int) -> Tensor | int:
     return ((value << by) | (value >> (32 - by))) & _MASK
 
 
-def _finish(state: Tensor | int, blocks: int) -> Tensor | int:
+def _finish(state: Tensor, blocks: int) -> Tensor:
     state = state ^ (4 * blocks)
     state = ((state ^ (state >> 16)) * 0x85EBCA6B) & _MASK
     state = ((state ^ (state >> 13)) * 0xC2B2AE35) & _MASK

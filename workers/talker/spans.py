@@ -46,7 +46,7 @@ class SpanCutter:
         """What the newest draw completes; nothing at most steps."""
         if history.reason:
             if history.frames:
-                yield self._terminal(history)
+                yield self._terminal(history, history.reason)
             return
         while self._async and self._plan.whole(history.frames) > self._spans:
             yield self._window(history)
@@ -66,13 +66,13 @@ class SpanCutter:
         self._draws = max(self._draws, end + self._lead)
         return Cut(span, parts, after)
 
-    def _terminal(self, history: FrameHistory) -> Cut:
+    def _terminal(self, history: FrameHistory, reason: str) -> Cut:
         start = self._plan.sent_with(self._spans)
         codes = self._span_codes(history, start, history.frames)
         digest, parts = self._conditioning(history, history.frames - history.sent)
         span = SpanTerminal(
             index=self._spans, start_frame=start, frames=history.frames - start, codes=codes, conditioning=digest,
-            lead=self._lead, reason=history.reason,
+            lead=self._lead, reason=reason,
             looped=history.looped, ends=self._new_ends(history, history.frames),
         )  # fmt: skip
         return Cut(span, parts, after=self._draws)
@@ -81,9 +81,7 @@ class SpanCutter:
         first = self._draws
         frames = max(0, first - self._lead) + self._plan.hop
         last = frames + self._lead
-        digest, parts = None, []
-        if not self._async:
-            digest, parts = self._conditioning(history, frames - history.sent)
+        digest, parts = (None, []) if self._async else self._conditioning(history, frames - history.sent)
         self._draws = last
         codes = Tensor.of(history.logged(first, last))
         ends = self._new_ends(history, frames)
@@ -112,4 +110,4 @@ class SpanCutter:
         for offset in range(0, frames, a_part):
             part = rows[offset : offset + a_part]
             parts.append((f"{self._spans + 1}-{first + offset}", pack({"start": first + offset, "x": Tensor.of(part)})))
-        return hashlib.sha256(rows).hexdigest(), parts
+        return hashlib.sha256(rows.data).hexdigest(), parts

@@ -13,7 +13,10 @@ from typing import Protocol
 class Plan(Protocol):
     """How a job's frames make windows: a function of the job alone. All counts are in emitted frames."""
 
-    hop: int  # frames whose codes are logged at a time, where no span carries them
+    @property
+    def hop(self) -> int:
+        """Frames whose codes are logged at a time, where no span carries them."""
+        ...
 
     def count(self, frames: int) -> int:
         """How many windows a job of `frames` frames has."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import redis
 
@@ -59,7 +59,7 @@ class Runner(Protocol):
         """One step; the jobs that drew a frame in it, or ended, or were given up: their history is `refused` then."""
         ...
 
-    def profile(self) -> dict:
+    def profile(self) -> dict[str, Any]:
         """All that the bits of its output depend on, besides the weights."""
         ...
 
@@ -149,7 +149,7 @@ class TalkerWorker:
             self._taken.append(owned)
 
     def _welcome(self, owned: Owned) -> None:
-        request, logged = owned.state.request, owned.state.reference
+        request, logged = owned.state.requested, owned.state.reference
         if not recording_of(request):
             self._begin(owned, None)
         elif logged is not None:
@@ -159,15 +159,15 @@ class TalkerWorker:
             message = "this checkpoint clones no voices: leave the recording out, or serve a Base checkpoint"
             self._refuse(owned, "no_references", message)
         else:
-            self._encode(owned)
+            self._encode(owned, self._references)
 
     def _refuse(self, owned: Owned, code: str, message: str) -> None:
         """The job cannot be done, here or anywhere."""
         self._unready.discard(owned.job)
         self._ownership.refuse(owned, code, message, retryable=False)
 
-    def _encode(self, owned: Owned) -> None:
-        reference = self._references.begin(owned.state.request)
+    def _encode(self, owned: Owned, references: References) -> None:
+        reference = references.begin(owned.state.requested)
         reference.add_done_callback(lambda _: self._ownership.signals.wake())
         self._encoding[owned.job] = Encoding(owned, reference)
 
@@ -196,7 +196,7 @@ class TalkerWorker:
     def _log_reference(self, owned: Owned, reference: Reference) -> None:
         """Before the first span: the acoustic stage begins with it."""
         codes = None if reference.codes is None else Tensor.of(reference.codes)
-        recording, speaker = recording_of(owned.state.request), Tensor.of(reference.speaker)
+        recording, speaker = recording_of(owned.state.requested), Tensor.of(reference.speaker)
         self._ownership.write(owned, ReferenceEncoded(recording=recording, speaker=speaker, codes=codes))
 
     def _admissible(self) -> int:
@@ -209,7 +209,7 @@ class TalkerWorker:
         return max(0, self._settings.ready_limit - ready - unready)
 
     def _begin(self, owned: Owned, reference: Reference | None) -> None:
-        request, state = owned.state.request, owned.state
+        request, state = owned.state.requested, owned.state
         async_chunk = request.params.get("async_chunk", True)
         try:
             reading = Reading(

@@ -15,7 +15,7 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -28,14 +28,25 @@ from workers.models.family import Decoded, Dropped, Window
 from workers.models.minimax_music3 import config
 from workers.models.minimax_music3.noise import solver_noise
 from workers.models.minimax_music3.resampler import resample
-from workers.models.minimax_music3.solver import EulerStep, Solver, solver_times
+from workers.models.minimax_music3.solver import EulerStep, Solver, Step, solver_times
 from workers.models.options import switch
+
+if TYPE_CHECKING:
+    from diffusers.models.autoencoders.minimax_music3_vocoder import MiniMaxMusic3Vocoder
+    from diffusers.models.condition_embedders.condition_embedder_minimax_music3 import MiniMaxMusic3ConditionEncoder
+    from diffusers.models.transformers.minimax_music3_rvq_depth_decoder import MiniMaxMusic3RVQDepthDecoder
+    from diffusers.models.transformers.transformer_minimax_music3 import MiniMaxMusic3Transformer1DModel
+
+    Component = (
+        MiniMaxMusic3RVQDepthDecoder
+        | MiniMaxMusic3ConditionEncoder
+        | MiniMaxMusic3Transformer1DModel
+        | MiniMaxMusic3Vocoder
+    )
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _VOCODER_DTYPES = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
 _OPTIONS = frozenset({"device", "dtype", "vocoder_dtype", "solver_steps", "cuda_graph", "compile"})
-# Inductor must not choose kernels by timing them: another choice rounds otherwise.
-_COMPILE = {"fullgraph": True, "dynamic": False, "options": {"deterministic": True}}
 
 
 class Overlap(NamedTuple):
@@ -71,9 +82,9 @@ class MusicAcoustic:
 
     def __init__(
         self,
-        condition_encoder: torch.nn.Module,
-        transformer: torch.nn.Module,
-        vocoder: torch.nn.Module,
+        condition_encoder: MiniMaxMusic3ConditionEncoder,
+        transformer: MiniMaxMusic3Transformer1DModel,
+        vocoder: MiniMaxMusic3Vocoder,
         sigmas: Tensor,
         *,
         tf32: bool = False,
@@ -82,8 +93,8 @@ class MusicAcoustic:
     ) -> None:
         self._condition_encoder = condition_encoder
         self._vocoder = vocoder
-        self.width: int = condition_encoder.config.condition_hidden_dim
-        self.latent_channels: int = transformer.config.in_channels
+        self.width: int = condition_encoder.config["condition_hidden_dim"]
+        self.latent_channels: int = transformer.config["in_channels"]
         self._device = sigmas.device
         self._dtype = transformer.proj_in.weight.dtype
         self._vocoder_dtype = vocoder.dec_in_proj.weight.dtype
@@ -92,8 +103,8 @@ class MusicAcoustic:
         self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
 
         whole = for_whole_windows(transformer, self._device)
-        whole_step = EulerStep(with_compiled_blocks(whole) if compiled else whole)
-        whole_vocoder = torch.compile(vocoder, **_COMPILE) if compiled else vocoder
+        whole_step: Step = EulerStep(with_compiled_blocks(whole) if compiled else whole)
+        whole_vocoder: Callable[[Tensor], Tensor] = _compiled(vocoder) if compiled else vocoder
         if cuda_graph:
             pool = torch.cuda.graph_pool_handle()
             whole_step, whole_vocoder = Graphed(whole_step, pool), Graphed(whole_vocoder, pool)
@@ -220,7 +231,7 @@ class MusicAcoustic:
         if self._device.type != "cuda":
             yield
             return
-        cudnn = torch.backends.cudnn
+        cudnn: Any = torch.backends.cudnn  # whose own types lack what it has
         before = cudnn.benchmark, cudnn.deterministic, cudnn.conv.fp32_precision
         cudnn.benchmark, cudnn.deterministic, cudnn.conv.fp32_precision = False, True, "tf32" if tf32 else "ieee"
         try:
@@ -306,33 +317,52 @@ class HeldRotary(torch.nn.Module):
         return self._tables
 
 
-def for_whole_windows(transformer: torch.nn.Module, device: torch.device) -> torch.nn.Module:
+def for_whole_windows(
+    transformer: MiniMaxMusic3Transformer1DModel, device: torch.device
+) -> MiniMaxMusic3Transformer1DModel:
     """A transformer of the same weights for whole windows only."""
     positions = config.latent_length(config.PLAN.window) + 1  # the time takes one
     whole = _with_same_weights(transformer)
-    whole.rotary_emb = HeldRotary(transformer.rotary_emb(positions, device))
+    whole.register_module("rotary_emb", HeldRotary(transformer.rotary_emb(positions, device)))
     return whole
 
 
-def with_compiled_blocks(transformer: torch.nn.Module) -> torch.nn.Module:
+def with_compiled_blocks(transformer: MiniMaxMusic3Transformer1DModel) -> MiniMaxMusic3Transformer1DModel:
     """A transformer of the same weights with compiled blocks."""
     compiled = _with_same_weights(transformer)
-    compiled.transformer_blocks = torch.nn.ModuleList(
-        torch.compile(block, **_COMPILE) for block in transformer.transformer_blocks
-    )
+    compiled.transformer_blocks = torch.nn.ModuleList(_compiled(block) for block in transformer.transformer_blocks)
     return compiled
 
 
-def _with_same_weights(module: torch.nn.Module) -> torch.nn.Module:
+def _compiled(module: torch.nn.Module) -> torch.nn.Module:
+    """Inductor must not choose kernels by timing them: another choice rounds otherwise."""
+    compiled = torch.compile(module, fullgraph=True, dynamic=False, options={"deterministic": True})
+    assert isinstance(compiled, torch.nn.Module)  # of a module a module is made
+    return compiled
+
+
+def _with_same_weights(module: MiniMaxMusic3Transformer1DModel) -> MiniMaxMusic3Transformer1DModel:
     """A copy whose submodules can be replaced; the one given stays as it is."""
     twin = copy.copy(module)
     twin._modules = dict(module._modules)
     return twin
 
 
+@overload
+def load_module(
+    folder: Path, component: Literal["condition_encoder"], device: torch.device, dtype: torch.dtype
+) -> MiniMaxMusic3ConditionEncoder: ...
+@overload
+def load_module(
+    folder: Path, component: Literal["transformer"], device: torch.device, dtype: torch.dtype, *, exact: str
+) -> MiniMaxMusic3Transformer1DModel: ...
+@overload
+def load_module(
+    folder: Path, component: Literal["vocoder"], device: torch.device, dtype: torch.dtype
+) -> MiniMaxMusic3Vocoder: ...
 def load_module(
     folder: Path, component: str, device: torch.device, dtype: torch.dtype, *, exact: str | None = None
-) -> torch.nn.Module:
+) -> Component:
     """A component as the diffusers module that its config names; raises CheckpointError, ConfigError.
 
     Weights whose names begin with `exact` are float32.
@@ -343,6 +373,7 @@ def load_module(
         raise CheckpointError(f"{component} is a {stated.get('_class_name')}, not a {kind.__name__}")
     with torch.device("meta"):
         module = kind.from_config(stated)
+    assert not isinstance(module, tuple)  # as where it is asked for what was left over
     stored = load_component(folder, component, device)
     weights = {}
     while stored:  # one at a time: a card that a talker shares has no room for all of them twice
@@ -352,7 +383,7 @@ def load_module(
     return module
 
 
-def module_class(component: str) -> type[torch.nn.Module]:
+def module_class(component: str) -> type[Component]:
     """diffusers' class of a component."""
     import diffusers
 
@@ -365,25 +396,30 @@ def module_class(component: str) -> type[torch.nn.Module]:
     return getattr(diffusers, names[component])
 
 
-def _check_shapes(condition_encoder: torch.nn.Module, transformer: torch.nn.Module, vocoder: torch.nn.Module) -> None:
-    if condition_encoder.config.out_dim != transformer.config.condition_dim:
+def _check_shapes(
+    condition_encoder: MiniMaxMusic3ConditionEncoder,
+    transformer: MiniMaxMusic3Transformer1DModel,
+    vocoder: MiniMaxMusic3Vocoder,
+) -> None:
+    encoding, solving, sounding = condition_encoder.config, transformer.config, vocoder.config
+    if encoding["out_dim"] != solving["condition_dim"]:
         raise CheckpointError(
-            f"the condition encoder puts out {condition_encoder.config.out_dim} channels, the transformer takes"
-            f" {transformer.config.condition_dim}"
+            f"the condition encoder puts out {encoding['out_dim']} channels, the transformer takes"
+            f" {solving['condition_dim']}"
         )
-    if transformer.config.in_channels != vocoder.config.latent_channels:
+    if solving["in_channels"] != sounding["latent_channels"]:
         raise CheckpointError(
-            f"the transformer makes {transformer.config.in_channels} latent channels, the vocoder takes"
-            f" {vocoder.config.latent_channels}"
+            f"the transformer makes {solving['in_channels']} latent channels, the vocoder takes"
+            f" {sounding['latent_channels']}"
         )
-    upsampling = int(np.prod(vocoder.config.upsampling_ratios))
-    if (upsampling, vocoder.config.sampling_rate) != (config.LATENT_SAMPLES, config.VOCODER_RATE):
-        raise CheckpointError(f"the vocoder makes {upsampling} samples a latent at {vocoder.config.sampling_rate} Hz")
+    upsampling, rate = int(np.prod(sounding["upsampling_ratios"])), sounding["sampling_rate"]
+    if (upsampling, rate) != (config.LATENT_SAMPLES, config.VOCODER_RATE):
+        raise CheckpointError(f"the vocoder makes {upsampling} samples a latent at {rate} Hz")
 
 
-def fold_weight_norms(module: torch.nn.Module) -> torch.nn.Module:
+def fold_weight_norms(vocoder: MiniMaxMusic3Vocoder) -> MiniMaxMusic3Vocoder:
     """Replace each weight-normed convolution's direction and length by their product, in place."""
-    for child in module.modules():
+    for child in vocoder.modules():
         if hasattr(child, "weight_g"):
             torch.nn.utils.remove_weight_norm(child)
-    return module.requires_grad_(False)
+    return vocoder.requires_grad_(False)

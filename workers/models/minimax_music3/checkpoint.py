@@ -11,12 +11,15 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from workers.models.minimax_music3 import config
 from workers.models.random_weights import Weight, check_new, write_json, write_shards
+
+if TYPE_CHECKING:
+    from workers.models.minimax_music3.acoustic import Component
 
 _LOGIT_STD = 2.5
 _HIDDEN_RMS = 0.3  # of the two language models' hidden states: their last norm's weight
@@ -122,7 +125,7 @@ def make_checkpoint(folder: Path, size: str, seed: int, device: str = "cpu") -> 
     _write_index(folder)
 
 
-def meta_module(component: str, widths: dict[str, Any]) -> torch.nn.Module:
+def meta_module(component: str, widths: dict[str, Any]) -> Component:
     """The diffusers module, without memory: for its config and its names and shapes."""
     from workers.models.minimax_music3.acoustic import module_class
 
@@ -170,8 +173,8 @@ def _head_std(hidden: int) -> float:
     return _LOGIT_STD / (_HIDDEN_RMS * math.sqrt(hidden))
 
 
-def _depth_decoder(module: torch.nn.Module) -> Iterator[Weight]:
-    branch = 1 / math.sqrt(module.config.num_layers)
+def _depth_decoder(module: Component) -> Iterator[Weight]:
+    branch = 1 / math.sqrt(module.config["num_layers"])
     for name, shape in _shapes(module):
         if name in ("audio_embeddings.weight", "pos_embedding.weight"):
             yield Weight(name, shape, std=1.0)
@@ -189,7 +192,7 @@ def _depth_decoder(module: torch.nn.Module) -> Iterator[Weight]:
             yield Weight(name, shape, std=shape[1] ** -0.5)
 
 
-def _condition_encoder(module: torch.nn.Module) -> Iterator[Weight]:
+def _condition_encoder(module: Component) -> Iterator[Weight]:
     """Mixing eight independent slices leaves 1/sqrt(8) of their RMS; the scale brings most of it back."""
     for name, shape in _shapes(module):
         if name == "layer_weight_logits":
@@ -202,12 +205,12 @@ def _condition_encoder(module: torch.nn.Module) -> Iterator[Weight]:
             yield Weight(name, shape, std=1.5 * _fan_in(shape) ** -0.5)
 
 
-def _transformer(module: torch.nn.Module) -> Iterator[Weight]:
+def _transformer(module: Component) -> Iterator[Weight]:
     """A flow that shrinks: v = -1.8 x + f(x, t, condition), so that noise of RMS 1 becomes latents of RMS 0.3.
 
     The latents ride on the residual stream's first channels, where `proj_out` finds them.
     """
-    branch = 1 / math.sqrt(module.config.num_layers)
+    branch = 1 / math.sqrt(module.config["num_layers"])
     for name, shape in _shapes(module):
         if name == "time_proj.weight":
             yield Weight(name, shape, std=1.0)
@@ -227,7 +230,7 @@ def _transformer(module: torch.nn.Module) -> Iterator[Weight]:
             yield Weight(name, shape, std=shape[1] ** -0.5)
 
 
-def _vocoder(module: torch.nn.Module) -> Iterator[Weight]:
+def _vocoder(module: Component) -> Iterator[Weight]:
     """Weight-normed: `weight_v` is only a direction, `weight_g` the gain of an output channel.
 
     Of a transposed convolution it is that of an input channel: each output sees two taps of twice as many channels.
@@ -239,7 +242,7 @@ def _vocoder(module: torch.nn.Module) -> Iterator[Weight]:
             yield Weight(name, shape)
         elif name.endswith("conv_t1.weight_g"):
             block = int(name.split(".")[1])
-            yield Weight(name, shape, mean=math.sqrt(module.config.upsampling_ratios[block] / 2))
+            yield Weight(name, shape, mean=math.sqrt(module.config["upsampling_ratios"][block] / 2))
         elif name.endswith("conv2.weight_g"):
             yield Weight(name, shape, mean=0.3)
         elif name == "conv_out.weight_g":
@@ -281,7 +284,7 @@ def _write_language_model(folder: Path, widths: Size, seed: int, device: torch.d
 
 
 def _write_scheduler(folder: Path) -> None:
-    from diffusers import FlowMatchEulerDiscreteScheduler
+    from diffusers.schedulers.scheduling_flow_match_euler_discrete import FlowMatchEulerDiscreteScheduler
 
     FlowMatchEulerDiscreteScheduler(num_train_timesteps=1, invert_sigmas=True).save_config(folder)
 

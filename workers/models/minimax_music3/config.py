@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from workers.checkpoints import CheckpointError
 from workers.talker.windows import WindowPlan
@@ -66,9 +66,9 @@ CHANNELS = 2
 LANGUAGE_MODEL = "language_model"
 TOKENIZER = "tokenizer"
 DEPTH_DECODER = "rvq_depth_decoder"
-CONDITION_ENCODER = "condition_encoder"
-TRANSFORMER = "transformer"
-VOCODER = "vocoder"
+CONDITION_ENCODER: Final = "condition_encoder"
+TRANSFORMER: Final = "transformer"
+VOCODER: Final = "vocoder"
 SCHEDULER = "scheduler"
 TALKER_COMPONENTS = (LANGUAGE_MODEL, DEPTH_DECODER, CONDITION_ENCODER)
 ACOUSTIC_COMPONENTS = (CONDITION_ENCODER, TRANSFORMER, VOCODER)

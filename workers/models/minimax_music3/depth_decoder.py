@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from workers.models.layers import Layers
 from workers.runners.torch_qwen3 import RMSNorm, fused
 
 _EPS = 1e-6
@@ -84,11 +85,9 @@ class DepthDecoder(nn.Module):
         self.audio_embeddings = nn.Embedding(audio_vocab_size * (num_codebooks - 1), hidden_size)
         self.projection = nn.Linear(hidden_size, hidden_size, bias=False)
         self.pos_embedding = nn.Embedding(max_position_embeddings, hidden_size)
-        self.layers = nn.ModuleList(
-            _Block(hidden_size, num_attention_heads, intermediate_size) for _ in range(num_layers)
-        )
+        self.layers = Layers(_Block(hidden_size, num_attention_heads, intermediate_size) for _ in range(num_layers))
         self.norm = RMSNorm(hidden_size, _EPS)
-        self.audio_heads = nn.ModuleList(
+        self.audio_heads = Layers(
             nn.Linear(hidden_size, audio_vocab_size, bias=False) for _ in range(num_codebooks - 1)
         )
 

@@ -45,7 +45,7 @@ def _spell_out(tag: re.Match[str]) -> str:
 def _plain_line(line: str) -> str:
     for pattern in (_HEADING, _BULLET, _SECOND_BULLET):
         line = pattern.sub("", line)
-    nested = True
+    nested = 1
     while nested:
         line, nested = _BOLD.subn(r"\1", line)
     return _ITALIC.sub(r"\1", line).rstrip()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,6 +18,9 @@ from workers.checkpoints import CheckpointError
 from workers.models.cuda_graph import Pace
 from workers.models.minimax_music3 import config
 
+if TYPE_CHECKING:
+    from diffusers.models.transformers.transformer_minimax_music3 import MiniMaxMusic3Transformer1DModel
+
 _PIN_NOISE = 1.0 - 1e-6  # the noise that pinned latents have left at t = 1 is 1e-6 of what they began with
 
 Step = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -25,7 +29,7 @@ Step = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 class EulerStep:
     """One step; the conditional and the unconditional row go through the transformer as one batch of two."""
 
-    def __init__(self, transformer: torch.nn.Module) -> None:
+    def __init__(self, transformer: MiniMaxMusic3Transformer1DModel) -> None:
         self._transformer = transformer
         self._dtype = transformer.proj_in.weight.dtype
 
@@ -96,13 +100,13 @@ class Solver:
 
 def solver_times(folder: Path, steps: int, device: torch.device) -> Tensor:
     """(steps + 1,) float32: the times of the checkpoint's schedule, from 0 to 1."""
-    from diffusers import FlowMatchEulerDiscreteScheduler
+    from diffusers.schedulers.scheduling_flow_match_euler_discrete import FlowMatchEulerDiscreteScheduler
 
     stated = config.component_config(folder, config.SCHEDULER)
     scheduler = FlowMatchEulerDiscreteScheduler.from_config(stated)
-    if not scheduler.config.invert_sigmas or scheduler.config.num_train_timesteps != 1:
+    if not scheduler.config["invert_sigmas"] or scheduler.config["num_train_timesteps"] != 1:
         raise CheckpointError("the scheduler must have inverted sigmas and num_train_timesteps 1")
-    if scheduler.config.stochastic_sampling:
+    if scheduler.config["stochastic_sampling"]:
         raise CheckpointError("the scheduler asks for stochastic sampling; songs would not be repeatable")
     scheduler.set_timesteps(sigmas=np.linspace(1.0, 1.0 / steps, steps))
     return scheduler.sigmas.to(device)

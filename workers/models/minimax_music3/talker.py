@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -57,6 +58,7 @@ class MusicTalker:
         self._mix = mix.tolist()
         self._tokenizer = tokenizer
         self._prompts: dict[int, Tensor] = {}  # by slot, (rows, tokens)
+        self._drawn = self._draw
 
     @property
     def backbone(self) -> Qwen3:
@@ -69,7 +71,7 @@ class MusicTalker:
         return self._depth
 
     def prompts(
-        self, request: JobRequested, reference: Reference | None = None, context: None = None
+        self, request: JobRequested, reference: Reference | None = None, context: np.ndarray | None = None
     ) -> list[list[int]]:
         """Token ids of the conditional and the unconditional row."""
         ids = encode(self._tokenizer, build_prompt(request.params["instructions"], request.input))
@@ -84,7 +86,7 @@ class MusicTalker:
         request: JobRequested,
         prompts: list[list[int]],
         reference: Reference | None = None,
-        context: None = None,
+        context: np.ndarray | None = None,
     ) -> None:
         self._prompts[slot] = torch.tensor(prompts, device=self._head.device)
 
@@ -104,10 +106,13 @@ class MusicTalker:
 
     def compile_draw(self) -> None:
         """See TalkerModel."""
-        self.draw = fused(self.draw)
+        self._drawn = fused(self._draw)
 
     def draw(self, hidden: Tensor, codes: Tensor, drawing: Drawing) -> Draws:
         """See TalkerModel. The depth decoder runs only where a job draws, or wants conditioning."""
+        return self._drawn(hidden, codes, drawing)
+
+    def _draw(self, hidden: Tensor, codes: Tensor, drawing: Drawing) -> Draws:
         ended = torch.zeros(len(codes), dtype=torch.bool, device=hidden.device)
         positions = drawing.draws[:, None] * config.CODEBOOKS + torch.arange(config.CODEBOOKS, device=hidden.device)
         keys = draw_keys(drawing.seeds[:, None], positions)
@@ -146,7 +151,8 @@ class MusicTalker:
             conditioning.add_(state[0].float() * self._mix[codebook])
             if slots.numel():
                 logits = depth.audio_heads[codebook - 1](state.flatten(0, 1)).view(rows, jobs, -1)
-                guided = guide(*logits[:, slots].float(), config.GUIDANCE)
+                conditional, other = logits[:, slots].float()
+                guided = guide(conditional, other, config.GUIDANCE)
                 drawn = draw_top_k(
                     guided, keys[:, codebook], config.TOP_K, noise=None if noise is None else noise[:, codebook - 1]
                 )
@@ -182,10 +188,10 @@ def load_talker(folder: Path, settings: dict[str, Any], embed_tokens: EmbedToken
     if unknown := settings.keys() - _OPTIONS:
         raise ValueError(f"unknown talker option {sorted(unknown)[0]!r}; there are: device, dtype")
     device = torch.device(settings.get("device", "cpu"))
-    dtype = settings.get("dtype", "float32" if device.type == "cpu" else None)
-    if dtype is not None and dtype not in _DTYPES:
-        raise ValueError(f"talker dtype {dtype!r}: use {' or '.join(_DTYPES)}")
-    dtype = _DTYPES.get(dtype)
+    asked = settings.get("dtype", "float32" if device.type == "cpu" else None)
+    if asked is not None and asked not in _DTYPES:
+        raise ValueError(f"talker dtype {asked!r}: use {' or '.join(_DTYPES)}")
+    dtype = None if asked is None else _DTYPES[asked]
     stated = _language_model_config(folder)
     backbone = None
     if embed_tokens is None:

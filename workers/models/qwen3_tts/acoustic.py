@@ -221,10 +221,10 @@ class SpeechAcoustic:
         states = [decoding.state for decoding in sharing] + [self._fresh] * (self.batch - len(sharing))
         packed = tuple(torch.stack(rows) for rows in zip(*states, strict=True))
         having = self._having([decoding.calls[0][0].frames for decoding in sharing])
-        sound, *packed = self._steps[length](torch.from_numpy(codes).to(self._device), *having, *packed)
+        sound, *after = self._steps[length](torch.from_numpy(codes).to(self._device), *having, *packed)
         for row, decoding in enumerate(sharing):
             call, _, heard = decoding.calls.popleft()
-            decoding.state = tuple(rows[row].clone() for rows in packed)
+            decoding.state = tuple(rows[row].clone() for rows in after)
             if heard:
                 decoding.sounds.append(sound[row, : call.frames * self._decoder.samples_per_frame])
 

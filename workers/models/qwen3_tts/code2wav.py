@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from workers.checkpoints import CheckpointError, fill_module, load_tensors, stated_shapes
 from workers.models.fusing import fused
+from workers.models.layers import Layers
 from workers.models.qwen3_tts import config
 from workers.models.qwen3_tts.code2wav_layers import (
     FRAMES,
@@ -46,10 +47,7 @@ class Code2Wav(nn.Module):
         self.quantizer = SplitQuantizer(sizes.codebooks, sizes.codes, sizes.codebook_width)
         self.pre_conv = CausalConv(sizes.codebook_width, sizes.latent, 3)
         self.pre_transformer = Transformer(sizes)
-        self.upsample = nn.ModuleList(
-            nn.ModuleList([CausalUpsampling(sizes.latent, sizes.latent, stride, reach=1), ConvNeXtBlock(sizes.latent)])
-            for stride in sizes.latent_strides
-        )
+        self.upsample = Layers(_upsampling(sizes.latent, stride) for stride in sizes.latent_strides)
         blocks = [DecoderBlock(sizes.channels >> depth, stride) for depth, stride in enumerate(sizes.strides)]
         outer = sizes.channels >> len(sizes.strides)
         self.decoder = nn.ModuleList(
@@ -116,6 +114,10 @@ class Code2Wav(nn.Module):
         sound = last(snake(x.to(last.weight.dtype)), state)
         state.pop(FRAMES, None)
         return sound[..., 0].float().clamp(-1.0, 1.0), state
+
+
+def _upsampling(latent: int, stride: int) -> Layers[nn.Module]:
+    return Layers([CausalUpsampling(latent, latent, stride, reach=1), ConvNeXtBlock(latent)])
 
 
 def load_code2wav(folder: Path, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> Code2Wav:

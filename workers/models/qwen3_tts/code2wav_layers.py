@@ -34,6 +34,9 @@ class Stateful(nn.Module):
 class CausalConv(Stateful):
     """A convolution of stride 1 that looks back only. It keeps its last (kernel - 1) * dilation inputs."""
 
+    weight: Tensor  # folded
+    bias: Tensor
+
     def __init__(self, inner: int, outer: int, kernel: int, *, dilation: int = 1) -> None:
         super().__init__()
         self.conv = nn.Conv1d(inner, outer, kernel, dilation=dilation)
@@ -50,7 +53,7 @@ class CausalConv(Stateful):
         if as_product or weight.shape[2] == 1:
             laid_out = weight.transpose(1, 2).flatten(1).contiguous()
         self.register_buffer("weight", laid_out)
-        self.register_buffer("bias", self.conv.bias.detach())
+        self.register_buffer("bias", _bias(self.conv))
         self._kernel, self._dilation = weight.shape[2], self.conv.dilation[0]
         del self.conv
 
@@ -76,6 +79,9 @@ class CausalConv(Stateful):
 class DepthwiseConv(Stateful):
     """A causal convolution of each channel by itself. It keeps its last kernel - 1 inputs."""
 
+    taps: Tensor  # folded
+    bias: Tensor
+
     def __init__(self, channels: int, kernel: int) -> None:
         super().__init__()
         self.conv = nn.Conv1d(channels, channels, kernel, groups=channels)
@@ -87,7 +93,7 @@ class DepthwiseConv(Stateful):
 
     def fold(self) -> None:
         self.register_buffer("taps", self.conv.weight[:, 0].T.contiguous())  # (kernel, channels)
-        self.register_buffer("bias", self.conv.bias.detach())
+        self.register_buffer("bias", _bias(self.conv))
         del self.conv
 
     def forward(self, x: Tensor, state: State) -> Tensor:
@@ -103,6 +109,9 @@ class DepthwiseConv(Stateful):
 class CausalUpsampling(Stateful):
     """A transposed convolution whose kernel spans `reach` strides. It keeps its last reach - 1 inputs."""
 
+    weight: Tensor  # folded
+    bias: Tensor
+
     def __init__(self, inner: int, outer: int, stride: int, *, reach: int) -> None:
         super().__init__()
         self.conv = nn.ConvTranspose1d(inner, outer, reach * stride, stride)
@@ -117,7 +126,7 @@ class CausalUpsampling(Stateful):
         """As one product of an output's `reach` inputs, oldest first, that gives `stride` outputs."""
         by_input = self.conv.weight.unflatten(2, (-1, self._stride)).flip(2)  # (inner, outer, reach, stride)
         self.register_buffer("weight", by_input.permute(3, 1, 2, 0).flatten(2).flatten(0, 1).contiguous())
-        self.register_buffer("bias", self.conv.bias.detach().repeat(self._stride))
+        self.register_buffer("bias", _bias(self.conv).repeat(self._stride))
         del self.conv
 
     def forward(self, x: Tensor, state: State) -> Tensor:
@@ -126,6 +135,11 @@ class CausalUpsampling(Stateful):
         x = extended(self, x, self._kept, state)
         seen = torch.cat([x[:, offset : offset + frames] for offset in range(self._kept + 1)], dim=2)
         return nn.functional.linear(seen, self.weight, self.bias).view(len(x), -1, self._outer)
+
+
+def _bias(conv: nn.Conv1d | nn.ConvTranspose1d) -> Tensor:
+    assert conv.bias is not None  # as all are made here
+    return conv.bias.detach()
 
 
 def extended(layer: Stateful, x: Tensor, kept: int, state: State) -> Tensor:
@@ -151,6 +165,9 @@ def kept_after(joined: Tensor, kept: int, new: int, state: State, *, dim: int) -
 
 class SnakeBeta(nn.Module):
     """x + sin(x e^alpha)^2 / e^beta, by channel."""
+
+    frequency: Tensor  # folded
+    gain: Tensor
 
     def __init__(self, channels: int) -> None:
         super().__init__()

@@ -25,12 +25,15 @@ class ResidualQuantizer(nn.Module):
 
     def projected(self) -> Tensor:
         """(books * codes, width) float32: all entries, projected."""
-        entries = torch.cat([layer._codebook.means() for layer in self.vq["layers"]])
+        entries = torch.cat([book.means() for book in self.vq.modules() if isinstance(book, Codebook)])
         return entries @ self.output_proj.weight[:, :, 0].float().T
 
 
 class SplitQuantizer(nn.Module):
     """Folded, one table of projected entries: a frame's latent is the sum of one for each codebook."""
+
+    table: Tensor  # folded
+    offsets: Tensor
 
     def __init__(self, books: int, codes: int, width: int) -> None:
         super().__init__()

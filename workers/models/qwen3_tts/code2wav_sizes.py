@@ -61,7 +61,7 @@ class Code2WavSizes:
     @classmethod
     def from_config(cls, stated: Mapping[str, Any]) -> Code2WavSizes:
         """Of `decoder_config`. Raises ConfigError, naming the field."""
-        fields = _DEFAULTS | stated
+        fields = {**_DEFAULTS, **stated}
         if "codebook_dim" not in fields:
             raise ConfigError("the speech tokenizer's decoder_config has no codebook_dim")
         for name, known in (("hidden_act", "silu"), ("rope_scaling", None)):

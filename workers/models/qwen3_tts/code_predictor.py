@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from workers.models.fusing import fused
+from workers.models.layers import Layers
 from workers.runners.torch_qwen3 import Qwen3, Qwen3Attention, Qwen3Config, Qwen3Layer
 
 _ROWS_AT_ONCE = 4096  # of a table that is projected when it is loaded
@@ -25,7 +26,7 @@ class _Decoder(Qwen3):
     def __init__(self, config: Qwen3Config, codebooks: int, width: int) -> None:
         super().__init__(config)
         del self.embed_tokens
-        self.codec_embedding = nn.ModuleList(nn.Embedding(config.vocab_size, width) for _ in range(codebooks - 1))
+        self.codec_embedding = Layers(nn.Embedding(config.vocab_size, width) for _ in range(codebooks - 1))
 
 
 class _Attention(nn.Module):
@@ -66,6 +67,18 @@ class _Attention(nn.Module):
         attend = attended_in_sums if x.is_cuda else F.scaled_dot_product_attention
         attended = attend(queries.flatten(2, 3), keys, values, seen)
         return self.o_proj(attended.unflatten(2, (group, positions)).permute(0, 3, 1, 2, 4).flatten(2))
+
+
+class _Layer(nn.Module):
+    """Qwen3's layer with that attention."""
+
+    def __init__(self, published: Qwen3Layer, rotary: tuple[Tensor, Tensor]) -> None:
+        """Takes over the modules of the published one."""
+        super().__init__()
+        self.input_layernorm = published.input_layernorm
+        self.self_attn = _Attention(published.self_attn, rotary)
+        self.post_attention_layernorm = published.post_attention_layernorm
+        self.mlp = published.mlp
 
 
 def attended_in_sums(queries: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tensor:
@@ -114,8 +127,8 @@ class CodePredictor(nn.Module):
         self._offsets = torch.arange(self.codebooks - 1, device=device) * self.codes
         self._positions = torch.arange(self.codebooks, device=device)
         rotary = self.model.rotary(self._positions)
-        for layer in self.model.layers:
-            layer.self_attn = _Attention(layer.self_attn, rotary)
+        self.layers = Layers(_Layer(layer, rotary) for layer in self.model.layers)
+        del self.model.layers
         return self
 
     def compile_layers(self) -> None:
@@ -141,7 +154,7 @@ class CodePredictor(nn.Module):
     def new_cache(self, rows: int) -> Cache:
         """For one frame of `rows` rows."""
         config = self.config
-        shape = (len(self.model.layers), 2, rows, config.num_key_value_heads, self.codebooks, config.head_dim)
+        shape = (len(self.layers), 2, rows, config.num_key_value_heads, self.codebooks, config.head_dim)
         return self.embeddings.new_zeros(shape)
 
     def forward(self, inputs: Tensor, cache: Cache, start: int) -> Tensor:
@@ -156,12 +169,12 @@ class CodePredictor(nn.Module):
             (rows, hidden); the head of codebook `start + positions - 1` turns it into logits.
         """
         at = self._positions[start : start + inputs.shape[1]]
-        for layer, cached in zip(self.model.layers, cache, strict=True):
-            inputs = self._through(layer, inputs, *cached, at)
+        for layer, (keys, values) in zip(self.layers, cache, strict=True):
+            inputs = self._through(layer, inputs, keys, values, at)
         return self.model.norm(inputs[:, -1])
 
 
-def _through(layer: Qwen3Layer, x: Tensor, keys: Tensor, values: Tensor, at: Tensor) -> Tensor:
+def _through(layer: _Layer, x: Tensor, keys: Tensor, values: Tensor, at: Tensor) -> Tensor:
     """(rows, positions, hidden) -> the same shape."""
     x = x + layer.self_attn(layer.input_layernorm(x), keys, values, at)
     return x + layer.mlp(layer.post_attention_layernorm(x))

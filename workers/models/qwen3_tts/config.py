@@ -70,7 +70,7 @@ CHECKPOINT_SIZES = (
     "tiny-8",
 )
 
-_Sizes = TypeVar("_Sizes")
+_Sizes = TypeVar("_Sizes", "TalkerConfig", "DecoderConfig")
 
 
 class ConfigError(CheckpointError):
@@ -241,9 +241,10 @@ def load_config(folder: Path) -> SpeechConfig:
 def speaker_encoder_config(stated: Mapping[str, Any]) -> SpeakerEncoderConfig:
     """From its section of config.json, which may leave out everything."""
     known = {field.name for field in fields(SpeakerEncoderConfig)}
-    return SpeakerEncoderConfig(
-        **{name: tuple(value) if isinstance(value, list) else value for name, value in stated.items() if name in known}
-    )
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in stated.items() if name in known
+    }
+    return SpeakerEncoderConfig(**values)
 
 
 def talker_section(folder: Path) -> dict[str, Any]:

@@ -167,12 +167,13 @@ class SpeechContract(Contract):
 
     def _reference(self, body: Mapping[str, Any]) -> dict[str, Any]:
         voice, recording = body.get("voice"), body.get("ref_audio")
+        named = voice.strip() if isinstance(voice, str) and not _is_default(voice) else ""
         given = recording is not None
         if given and (not isinstance(recording, str) or not recording):
             raise BadField("ref_audio", "ref_audio must be a recording in base64, or its address: a string.")
         if given and not _is_default(voice):
             raise BadField("voice", "voice and ref_audio are two voices: send one of them.")
-        if not given and (_is_default(voice) or not isinstance(voice, str)):
+        if not given and not named:
             raise BadField(
                 "voice", "voice must name an uploaded voice: this model clones. Or send ref_audio and ref_text."
             )
@@ -183,7 +184,7 @@ class SpeechContract(Contract):
             message = "ref_text must hold what the reference says. Without it, set x_vector_only_mode to true."
             raise BadField("ref_text", message)
         return {
-            "voice": "" if given else voice.strip(),
+            "voice": named,
             "ref_audio": recording if given else "",
             "ref_text": "" if vector_only else said,
             "x_vector_only_mode": vector_only,
@@ -200,7 +201,7 @@ class SpeechContract(Contract):
     # --- how it is drawn ----------------------------------------------------------------------------------------------
 
     def _sampling_of(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        values = {}
+        values: dict[str, float | bool] = {}
         for name, default in self._sampling.items():
             kind = name.removeprefix("subtalker_")
             if kind == "top_k":

@@ -34,13 +34,14 @@ class MTPState:
         self._first_codes = predictor.project_table(first_codes)
         self._sampling = Sampling(jobs, first_codes.device)
         self._cache = predictor.new_cache(jobs)
+        self._draw = self._sampling.draw
         self._noise_of_all = noise_of_all
         self._jobs = jobs
 
     def compile(self) -> None:
         """Have torch.compile fuse the small kernels, in pieces that recur: the whole of it would take minutes."""
         self._predictor.compile_layers()
-        self._sampling.draw = fused(self._sampling.draw)
+        self._draw = fused(self._sampling.draw)
         self._noise_of_all = fused(noise_of_all)
 
     def bind(self, slot: int, params: Mapping[str, Any]) -> None:
@@ -83,7 +84,7 @@ class MTPState:
             start += inputs.shape[1]
             logits = predictor.lm_head[codebook - 1](state)[slots].float()
             of_codebook = None if noise is None else noise[:, codebook - 1]
-            take(codes, codebook, self._sampling.draw(logits, slots, keys[:, codebook - 1], of_codebook), drawing)
+            take(codes, codebook, self._draw(logits, slots, keys[:, codebook - 1], of_codebook), drawing)
             inputs = predictor.embed_input(codes[:, codebook], codebook)[:, None]
 
 

@@ -103,7 +103,9 @@ def _sentences(text: str) -> Iterator[int]:
 def _is_abbreviation(text: str, stop: re.Match[str]) -> bool:
     if stop["marks"] != ".":
         return False
-    word = _WORD_BEFORE.search(text, max(0, stop.start() - 20), stop.start())[0].lower()
+    before = _WORD_BEFORE.search(text, max(0, stop.start() - 20), stop.start())
+    assert before is not None  # be it of no letters
+    word = before[0].lower()
     if word in _COUNTED:
         return text[stop.end() : stop.end() + 1].isdigit()
     return word in _TITLES or bool(_INITIALS.match(word) or _NUMERAL.match(word))

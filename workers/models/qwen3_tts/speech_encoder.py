@@ -248,6 +248,9 @@ class _TransformerLayer(nn.Module):
 class _Codebook(nn.Module):
     """Centroids as training left them: sums of what fell to each, and how much did."""
 
+    cluster_usage: Tensor
+    embed_sum: Tensor
+
     def __init__(self, config: SpeechEncoderConfig) -> None:
         super().__init__()
         self.register_buffer("initialized", torch.ones(1))
@@ -275,6 +278,7 @@ class _ResidualQuantizer(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(_Quantizer(config) for _ in range(count))
         width = config.vector_quantization_hidden_dimension
+        self.input_proj: nn.Module
         if width != config.hidden_size:
             self.input_proj = nn.Conv1d(config.hidden_size, width, 1, bias=False)
             self.output_proj = nn.Conv1d(width, config.hidden_size, 1, bias=False)  # of a decoder; only stored

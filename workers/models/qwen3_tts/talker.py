@@ -79,8 +79,9 @@ class SpeechTalker:
         self._never[self._end] = False
         self._sampling = Sampling(jobs, device)
         self._penalty = torch.ones(jobs, dtype=torch.float32, device=device)
-        self._prompts: list[Tensor | None] = [None] * jobs
-        self._newest: tuple[JobRequested | None, int, Prompt | None] = None, 0, None
+        self._prompts: dict[int, Tensor] = {}  # by slot, (positions, hidden)
+        self._newest: tuple[JobRequested, int, Prompt] | None = None
+        self._draw_first = self._first_drawn
         # The text token that is added to the feedback of each draw; the padding token once the text is used up.
         # One place more than there are draws, for slots that sit a step out.
         self._trailing = torch.full((jobs, self.context + 1), stated.tts_pad, dtype=torch.int64, device=device)
@@ -138,10 +139,12 @@ class SpeechTalker:
     def _prompt(self, request: JobRequested, known: list[np.ndarray]) -> Prompt:
         """Asked for twice in a row: for its length, and when the slot is bound."""
         frames = sum(len(codes) for codes in known)
-        of, of_frames, prompt = self._newest
-        if of is not request or of_frames != frames:
-            prompt = build_prompt(self._stated, self._tokenizer, request.input, request.params, frames)
-            self._newest = request, frames, prompt
+        if self._newest is not None:
+            of, of_frames, newest = self._newest
+            if of is request and of_frames == frames:
+                return newest
+        prompt = build_prompt(self._stated, self._tokenizer, request.input, request.params, frames)
+        self._newest = request, frames, prompt
         return prompt
 
     @staticmethod
@@ -151,7 +154,7 @@ class SpeechTalker:
             raise ValueError("a clone needs its reference")
         known = [] if context is None else [context]
         if in_context(request.params):
-            if reference.codes is None:
+            if reference is None or reference.codes is None:
                 raise ValueError("an in-context clone needs its reference's codes")
             known.insert(0, reference.codes)
         return known
@@ -169,6 +172,7 @@ class SpeechTalker:
         codec = self._ids([prompt.codec[position] for position in steered])
         embeds[self._ids(steered)] += F.embedding(codec, self._codec)
         if prompt.speaker is not None:
+            assert reference is not None  # `_known` has asked for it
             embeds[prompt.speaker] += sent(torch.tensor(reference.speaker), embeds.device).to(embeds)
         if prompt.frames:
             codes = sent(torch.from_numpy(np.concatenate(known).astype("int64")), embeds.device)
@@ -197,7 +201,7 @@ class SpeechTalker:
 
     def compile_draw(self) -> None:
         """See TalkerModel."""
-        self._draw_first = fused(self._draw_first)
+        self._draw_first = fused(self._first_drawn)
         self.mtp.compile()
 
     def draw(self, hidden: Tensor, codes: Tensor, drawing: Drawing) -> Draws:
@@ -211,7 +215,7 @@ class SpeechTalker:
             self.mtp.post_sample(hidden[0], codes, drawing)
         return Draws(codes, ended, torch.zeros(len(codes), 0, dtype=torch.float32, device=codes.device))
 
-    def _draw_first(self, hidden: Tensor, drawing: Drawing) -> Tensor:
+    def _first_drawn(self, hidden: Tensor, drawing: Drawing) -> Tensor:
         """(drawing,) int64 ids of the talker's vocabulary."""
         slots, draws = drawing.slots, drawing.draws
         logits = F.linear(hidden, self._head)[slots].float()  # for all slots, at the one shape
@@ -264,16 +268,17 @@ def load_talker(folder: Path, settings: dict[str, Any], embed_tokens: EmbedToken
         raise ValueError(f"unknown talker option {sorted(unknown)[0]!r}; there are: {', '.join(sorted(_OPTIONS))}")
     refuse_settings(settings)
     device = torch.device(settings.get("device", "cpu"))
-    dtype = settings.get("dtype", "float32" if device.type == "cpu" else None)
-    if dtype is not None and dtype not in _DTYPES:
-        raise ValueError(f"talker dtype {dtype!r}: use {' or '.join(_DTYPES)}")
+    asked = settings.get("dtype", "float32" if device.type == "cpu" else None)
+    if asked is not None and asked not in _DTYPES:
+        raise ValueError(f"talker dtype {asked!r}: use {' or '.join(_DTYPES)}")
+    dtype = None if asked is None else _DTYPES[asked]
     stated, section = config.load_config(folder), config.talker_section(folder)
     decoder = Qwen3Config.from_json(section)
     with torch.device("meta"):
         backbone = Qwen3(decoder) if embed_tokens is None else None
         predictor = Qwen3Config.from_json(section["code_predictor_config"])
         beside = Beside(stated.talker, predictor, stated.codebooks)
-    of_decoder, others = _weights(folder, device, _DTYPES.get(dtype), decoder=backbone is not None)
+    of_decoder, others = _weights(folder, device, dtype, decoder=backbone is not None)
     fill_module(beside, others, "the talker")
     if backbone is not None:
         fill_module(backbone, of_decoder | {"embed_tokens.weight": beside.codec_embedding.weight}, "the talker's model")
@@ -302,7 +307,8 @@ def _weights(
     wanted = [
         name for name in names if name.startswith(config.TALKER_PREFIX) and (decoder or not name.startswith(layers))
     ]
-    of_decoder, others = {}, {}
+    of_decoder: dict[str, Tensor] = {}
+    others: dict[str, Tensor] = {}
     for name, tensor in load_tensors(folder, config.TOP, wanted).items():
         within = name.removeprefix(config.TALKER_PREFIX)
         to = of_decoder if name.startswith(layers) else others
