@@ -269,7 +269,10 @@ def _check_runner(talker: TalkerSettings) -> None:
             "alone: set it to true, or talker.batch_invariant to true"
         )
     if talker.prefill_graphs and not talker.exclusive_prefill:
-        raise BadSettings("talker.prefill_graphs needs steps that prefill alone: set talker.exclusive_prefill to true")
+        raise BadSettings(
+            "talker.prefill_graphs needs steps that prefill alone: set talker.exclusive_prefill to true, or "
+            "talker.prefill_graphs to false"
+        )
 
 
 def _check_steps(talker: TalkerSettings, family: Family) -> None:
