@@ -42,7 +42,7 @@ def create_app(broker: Broker, contracts: Mapping[str, Contract], settings: ApiS
             await end(*chores)
             await service.close()
 
-    app = FastAPI(title="Songline", version="0.4.0", description=_ABOUT, lifespan=lifespan)
+    app = FastAPI(title="Songline", version="0.5.0", description=_ABOUT, lifespan=lifespan)
     app.state.service = service
     errors.install(app)
     for module in (

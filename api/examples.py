@@ -65,9 +65,8 @@ def _body(*, stream_note: str, response_format: str) -> dict[str, Any]:
         "additionalProperties": {"description": "A model's own fields: GET /v1/models lists them."},
     }
     example = {
-        "model": "minimax_music3",
-        "input": "[verse]\nThe river knows the way",
-        "instructions": "warm folk ballad, acoustic guitar, female voice",
+        "model": "qwen3_tts",
+        "input": "The river wrote a letter to the sea.",
         "seed": 7,
     }
     content = {"application/json": {"schema": schema, "example": example}}
@@ -83,10 +82,10 @@ JOB = {
     "id": "job_kq3x5wz2m4c6n7p2r5t7v2x4b6d7f2h4",
     "object": "job",
     "status": "sounding",
-    "model": "minimax_music3",
-    "input": "[verse]\nThe river knows the way",
-    "params": {"instructions": "warm folk ballad, acoustic guitar, female voice", "max_new_tokens": 1500},
-    "voice": None,
+    "model": "qwen3_tts",
+    "input": "The river wrote a letter to the sea.",
+    "params": {"language": "Auto", "first_chunk_frames": 1, "max_new_tokens": 294},
+    "voice": "heart",
     "seed": 7,
     "response_format": None,
     "user": None,
@@ -94,16 +93,16 @@ JOB = {
     "webhook": None,
     "traceparent": None,
     "queue_position": None,
-    "frames": 300,
-    "chunks": 2,
-    "samples": 256_000,
-    "sample_rate": 32_000,
-    "channels": 2,
-    "audio_seconds": 8.0,
+    "frames": 15,
+    "chunks": 4,
+    "samples": 28_800,
+    "sample_rate": 24_000,
+    "channels": 1,
+    "audio_seconds": 1.2,
     "reason": None,
     "timings": {
-        "requested_at": 1767225600.0, "admitted_at": {"talker": 1767225600.1}, "first_audio_at": 1767225602.4,
-        "ended_at": None, "queued_s": 0.1, "first_audio_s": 2.4, "total_s": None,
+        "requested_at": 1767225600.0, "admitted_at": {"talker": 1767225600.1}, "first_audio_at": 1767225600.3,
+        "ended_at": None, "queued_s": 0.1, "first_audio_s": 0.3, "total_s": None,
     },
     "attempts": {"talker": 1, "acoustic": 1},
     "error": None,
@@ -129,8 +128,8 @@ CHUNK_EVENTS = {
     "description": "The sound as it comes",
     "content": {
         "text/event-stream": {
-            "example": 'id: 0\nevent: audio.chunk\ndata: {"index":0,"start_sample":0,"samples":128000,'
-            '"sample_rate":32000,"channels":2,"encoding":"pcm_s16le","sha256":"…","audio":"…"}\n\n'
+            "example": 'id: 0\nevent: audio.chunk\ndata: {"index":0,"start_sample":0,"samples":1920,'
+            '"sample_rate":24000,"channels":1,"encoding":"pcm_s16le","sha256":"…","audio":"…"}\n\n'
             'id: end\nevent: completed\ndata: {"id":"job_…","status":"completed"}\n\n'
         },
         "audio/pcm": {},

@@ -1,4 +1,4 @@
-"""Which checkpoint a role serves, and the demo one that `songline up` makes for itself."""
+"""Which checkpoint a role serves, and with which deploy file; and the demo one that `songline up` makes for itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path
 
 from compose.trouble import NO_CHECKPOINT, USAGE, Trouble
 from workers import models
-from workers.models.family import Family, load_family
+from workers.models.family import Bundled, Family, load_family
+from workers.settings import BadSettings, family_of
 
 
 def family_named(name: str) -> Family:
@@ -20,6 +21,28 @@ def family_named(name: str) -> Family:
         return load_family(name)
     except LookupError as error:
         raise Trouble(str(error), USAGE) from error
+
+
+def family_asked_for(args: argparse.Namespace) -> Family:
+    """Whose model the deploy file serves that the flags name. Raises Trouble."""
+    try:
+        return family_of(str(args.config or args.model))
+    except BadSettings as error:
+        raise Trouble(str(error), USAGE) from error
+
+
+def bundled(args: argparse.Namespace) -> Bundled | None:
+    """The checkpoint that comes with the family, where the flags name none and the family has one. Raises Trouble."""
+    own = None if args.checkpoint else family_asked_for(args).bundled
+    return own if own is not None and own.folder.is_dir() else None
+
+
+def deploy_file(args: argparse.Namespace) -> str:
+    """The name or path of the deploy file to serve with: the one that the flags name, or the bundled checkpoint's own.
+    Raises Trouble."""
+    named = str(args.config or args.model)
+    own = bundled(args)
+    return own.config if own is not None and named == family_asked_for(args).name else named
 
 
 def find(checkpoint: str | None, family: str, revision: str | None) -> Path:

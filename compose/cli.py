@@ -44,7 +44,11 @@ _REDIS = "redis://127.0.0.1:6379/0"
 COMMANDS = (
     Command(
         "up", "everything in one process: api, talker, acoustic worker, broker", "compose.serve:up", role=True,
-        examples=("songline up --model qwen3_tts", f"songline up --broker {_REDIS} --checkpoint DIR"),
+        examples=(
+            "songline up",
+            "songline up --model minimax_music3",
+            f"songline up --broker {_REDIS} --checkpoint DIR",
+        ),
     ),
     Command(
         "api", "the HTTP api", "compose.serve:api", role=True,
@@ -70,7 +74,7 @@ COMMANDS = (
         "say", "have a text spoken, and hear it as it is made; Ctrl-C cancels it", "compose.speaking:say",
         (Argument("text", "what to say; - or nothing for standard input", optional=True),),
         examples=(
-            'songline say "The river knows the way." --voice vivian --seed 7',
+            'songline say "The river knows the way." --seed 7',
             "songline say -o page.wav < page.txt",
             'songline say "Good evening." -o - | ffmpeg -i - evening.mp3',
         ),
@@ -124,8 +128,8 @@ COMMANDS = (
         examples=("songline models",),
     ),
     Command(
-        "demo", "serve, sing one song, save it, stop", "compose.demonstration:demo",
-        examples=("songline demo -o song.wav",),
+        "demo", "serve, say one text or sing one song, save it, stop", "compose.demonstration:demo",
+        examples=("songline demo -o speech.wav", "songline demo --model minimax_music3"),
     ),
     Command(
         "health", "whether a role of this host does its work; exits 1 where not", "compose.health:health",
@@ -136,7 +140,7 @@ COMMANDS = (
         "compose.doctor:doctor",
         examples=(
             "songline doctor",
-            f"songline doctor --model qwen3_tts --checkpoint DIR --broker {_REDIS} --json",
+            f"songline doctor --checkpoint DIR --broker {_REDIS} --json",
         ),
     ),
     Command(
@@ -164,7 +168,7 @@ _EPILOG = (
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="songline", description="Event-sourced serving of two-stage speech and music models over Redis Streams.",
-        epilog=_epilog(("songline up --model qwen3_tts", 'songline say "The river knows the way."')),
+        epilog=_epilog(("songline up", 'songline say "The river knows the way."')),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     top.add_argument("--version", action="version", version=f"songline {own_version()}")

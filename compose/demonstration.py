@@ -1,4 +1,4 @@
-"""`songline demo`: the whole road once. Serve, send the demo song over HTTP, save it, stop."""
+"""`songline demo`: the whole road once. Serve, send the demo's text or song over HTTP, save its sound, stop."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from compose.hearing import hear
 from compose.outlets import check_writable
 from compose.port import listening_socket
 from compose.trouble import FAILED, Trouble
+from producer.orders import SONG_MODEL, speech
 
 _READY_S = 300.0
 _STOP_S = 30.0
@@ -30,22 +31,31 @@ _STOP_S = 30.0
 
 def demo(args: argparse.Namespace) -> None:
     body = demo_body(args)
-    out = (args.out or Path("song.wav")).resolve()
+    kind = "song" if sings(args) else "speech"
+    out = (args.out or Path(f"{kind}.wav")).resolve()
     check_writable(out)
     with serving(args) as url, connected(argparse.Namespace(url=url, api_key=None)) as songline:
         began = time.perf_counter()
-        song = hear(songline.submit(body), began, out=out)
-    if song.ended is not None:
-        raise Trouble(f"the song {song.status}: {song.ended.message}", FAILED)
-    print(f"song              {out} ({song.audio:.2f} s)")
-    print(f"first audio       {song.first_audio:.3f} s after it was sent")
-    print(f"real-time factor  {song.took / song.audio:.3f} ({song.took:.2f} s for {song.audio:.2f} s of sound)")
+        heard = hear(songline.submit(body), began, out=out)
+    if heard.ended is not None:
+        raise Trouble(f"the {kind} {heard.status}: {heard.ended.message}", FAILED)
+    print(f"{kind:<16}  {out} ({heard.audio:.2f} s)")
+    print(f"first audio       {heard.first_audio:.3f} s after it was sent")
+    print(f"real-time factor  {heard.took / heard.audio:.3f} ({heard.took:.2f} s for {heard.audio:.2f} s of sound)")
     print(f"sha256            {hashlib.sha256(out.read_bytes()).hexdigest()}")
 
 
+def sings(args: argparse.Namespace) -> bool:
+    """Whether a song is asked for: lyrics or a caption are given, or the model is one that sings."""
+    return args.lyrics is not None or args.caption is not None or args.model.startswith(SONG_MODEL)
+
+
 def demo_body(args: argparse.Namespace) -> dict[str, Any]:
-    """The request that the flags describe; where they say nothing, the demo's song, the same one every time."""
+    """The request that the flags describe; where they say nothing, the demo's text or song, the same one every time."""
     texts = files("compose") / "demo"
+    if not sings(args):
+        text = (texts / "text.txt").read_text(encoding="utf-8").strip()
+        return speech(text, model=args.model, seed=args.seed or 0, max_new_tokens=args.frames)
     lyrics = args.lyrics or str(texts / "lyrics.txt")
     caption = args.caption or (texts / "caption.txt").read_text(encoding="utf-8")
     return song_body(argparse.Namespace(**{**vars(args), "lyrics": lyrics, "caption": caption, "seed": args.seed or 0}))

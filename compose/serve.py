@@ -37,15 +37,20 @@ def deploy_settings(args: argparse.Namespace, folder: Path, platform: str) -> Se
     if getattr(args, "threads", None):
         overrides = {role: {"threads": args.threads} for role in keys.ROLES}
     try:
-        return load(str(args.config or args.model), folder, overrides=overrides, platform=args.platform or platform)
+        return load(checkpoint.deploy_file(args), folder, overrides=overrides, platform=args.platform or platform)
     except (BadSettings, LookupError) as error:
         raise Trouble(str(error), USAGE) from error
     except CheckpointError as error:
         raise Trouble(str(error), NO_CHECKPOINT) from error
 
 
-def platform_here() -> str:
-    """What this machine computes on."""
+def platform_here(args: argparse.Namespace) -> str:
+    """What is computed on where no flag says: what this machine has, for a checkpoint that was named.
+
+    Others, the bundled one and a tiny random one, need no GPU, nor what a GPU's runner needs.
+    """
+    if not args.checkpoint:
+        return "cpu"
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
@@ -59,8 +64,7 @@ def up(args: argparse.Namespace) -> None:
         from workers.run import load_acoustic, load_talker, run_acoustic, run_talker
 
         folder = _checkpoint(args, demo=True)
-        # A tiny random checkpoint needs no GPU, nor what a GPU's runner needs.
-        settings = deploy_settings(args, folder, platform=platform_here() if args.checkpoint else "cpu")
+        settings = deploy_settings(args, folder, platform=platform_here(args))
         _refuse_to_share(settings)
         broker = connect(args.broker) if args.broker else EmbeddedBroker()
         if not broker.durable:
@@ -115,7 +119,7 @@ def acoustic(args: argparse.Namespace) -> None:
 
 
 def _work(args: argparse.Namespace, load: Callable[[Settings], object], run: Callable[..., None]) -> None:
-    settings = deploy_settings(args, _checkpoint(args), platform=platform_here())
+    settings = deploy_settings(args, _checkpoint(args), platform=platform_here(args))
     broker = connect(args.broker or LOCAL_REDIS)
     stop = Stop()
     stop.listen()
@@ -136,11 +140,15 @@ def _loaded(load: Callable[[Settings], _Stage], settings: Settings) -> _Stage:
 
 
 def _checkpoint(args: argparse.Namespace, *, demo: bool = False) -> Path:
+    family = checkpoint.family_asked_for(args).name
+    if (own := checkpoint.bundled(args)) is not None:
+        _log.info("no checkpoint was named: serving the one that Songline has, at %s", own.folder)
+        return own.folder
     if demo and not args.checkpoint:
-        folder = checkpoint.demo(args.model, args.home)
-        _log.warning("no checkpoint was named: serving the tiny random one at %s, which makes noise, not music", folder)
+        folder = checkpoint.demo(family, args.home)
+        _log.warning("no checkpoint was named: serving the tiny random one at %s, which makes noise", folder)
         return folder
-    return checkpoint.find(args.checkpoint, args.model, args.revision)
+    return checkpoint.find(args.checkpoint, family, args.revision)
 
 
 def _serve(

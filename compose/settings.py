@@ -182,16 +182,17 @@ SETTINGS = (
     Setting(
         "model",
         (*ROLES, *SENDERS, "bench", "demo", "doctor"),
-        "minimax_music3",
+        "qwen3_tts",
         "the model: a deploy file's name for servers, the name that requests use for clients",
         "NAME",
-        elsewhere={"say": "qwen3_tts"},
+        elsewhere={"sing": "minimax_music3", "submit": "minimax_music3"},
     ),
     Setting(
         "checkpoint",
         (*ROLES, "doctor"),
         None,
-        "checkpoint folder, or a Hugging Face repository's id; `up` without one makes a tiny random checkpoint",
+        "checkpoint folder, or a Hugging Face repository's id. Where none is given, the one that comes with the model "
+        "is served: qwen3_tts has one. For a model that has none `up` makes a tiny random one",
         "DIR",
     ),
     Setting("revision", (*ROLES, "doctor"), None, "branch, tag or commit of a checkpoint that is a repository", "REV"),
@@ -199,7 +200,8 @@ SETTINGS = (
         "config",
         (*ROLES, "doctor"),
         None,
-        "deploy file laid over the model's own; names its `base_config`",
+        "deploy file laid over the model's own; names its `base_config`. Where none is given, the checkpoint that "
+        "comes with qwen3_tts is served by qwen3_tts_small",
         "FILE",
         Path,
     ),
@@ -208,7 +210,7 @@ SETTINGS = (
         (*ROLES, "doctor"),
         None,
         "cpu or cuda: whose values of the deploy file count. Where none is given, cuda if torch sees a GPU; cpu for "
-        "`api`, and for `up` without a checkpoint",
+        "`api`, and where no checkpoint is named",
         "NAME",
     ),
     Setting(
@@ -359,7 +361,7 @@ SETTINGS = (
         (*HEARERS, "demo"),
         None,
         "file to write as the sound comes, - for standard output. Without it `say` and `sing` play, or where there is "
-        "no player write JOB.wav; `demo` writes song.wav",
+        "no player write JOB.wav; `demo` writes speech.wav, or song.wav",
         "FILE",
         Path,
         short="-o",

@@ -50,6 +50,7 @@ class AcousticSettings:
     max_num_seqs: int = 16  # jobs held at once
     max_num_batched_tokens: int | None = None  # of one step, where a runner batches windows: codes of all its rows
     gather_s: float = 0.05  # how long a batch of windows that has room yet may wait for more, where nobody runs dry
+    hold_s: float | None = None  # how long a window is held back that nobody needs yet, for one that somebody does
     threads: int = 1
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -96,12 +97,7 @@ def load(
         raise BadSettings(f"no platform {platform!r}: use one of {', '.join(PLATFORMS)}")
     tree = merge(_read(config, platform, ()), _with_runner_placed(overrides or {}))
     tree.pop("base_config", None)
-    if "family" not in tree:
-        raise BadSettings(f"{config} names no family: set `family`, or `base_config` to a file that does")
-    try:
-        family = load_family(tree.pop("family"))
-    except LookupError as error:
-        raise BadSettings(str(error)) from error
+    family = _family(tree, config)
     settings = Settings(
         family=family.name,
         model=_name(model or tree.pop("model", family.name)),
@@ -118,6 +114,20 @@ def load(
         )
     _check(settings, family)
     return settings
+
+
+def family_of(config: str) -> Family:
+    """Whose model a deploy file, by its name or path, serves. Raises BadSettings."""
+    return _family(_read(config, PLATFORMS[0], ()), config)
+
+
+def _family(tree: dict[str, Any], config: str) -> Family:
+    if "family" not in tree:
+        raise BadSettings(f"{config} names no family: set `family`, or `base_config` to a file that does")
+    try:
+        return load_family(tree.pop("family"))
+    except LookupError as error:
+        raise BadSettings(str(error)) from error
 
 
 def _name(model: Any) -> str:

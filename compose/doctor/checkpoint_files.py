@@ -12,12 +12,15 @@ from workers.runners.vllm_checkpoint import check_backbone
 _MIB = 1 << 20
 
 
-def find(checkpoint: str | None, revision: str | None, made: Path) -> tuple[Path | None, Finding | None]:
-    """The checkpoint's folder, if it is on this machine: nothing is downloaded. `made`: where `up` makes its own."""
+def find(checkpoint: str | None, revision: str | None, unnamed: Path) -> tuple[Path | None, Finding | None]:
+    """The checkpoint's folder, if it is on this machine: nothing is downloaded.
+
+    Args:
+        unnamed: what `up` serves where none is named; it may be still to be made.
+    """
     if checkpoint is None:
-        return (
-            (made, None) if made.is_dir() else (None, note("checkpoint", "none is named", "name one: --checkpoint DIR"))
-        )
+        there = unnamed.is_dir()
+        return (unnamed, None) if there else (None, note("checkpoint", "none is named", "name one: --checkpoint DIR"))
     if Path(checkpoint).is_dir():
         return Path(checkpoint), None
     from huggingface_hub import errors, snapshot_download

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from compose.checkpoint import demo_folder, family_named
+from compose.checkpoint import bundled, demo_folder, deploy_file, family_named
 from compose.doctor import checkpoint_files, machine, redis_server, versions
 from compose.doctor.finding import Finding, Level, ok, wrong
 from compose.serve import deploy_settings, platform_here
@@ -42,7 +42,7 @@ def told(finding: Finding) -> str:
 
 def findings(args: argparse.Namespace) -> Iterator[Finding]:
     """All that was found; a look that breaks is a finding itself."""
-    folder, missing = checkpoint_files.find(args.checkpoint, args.revision, demo_folder(args.model, args.home))
+    folder, missing = checkpoint_files.find(args.checkpoint, args.revision, _unnamed(args))
     settings, refused = _settings(args, folder)
     yield from (finding for finding in (missing, refused) if finding)
     looks: list[tuple[str, Look]] = [
@@ -63,15 +63,24 @@ def findings(args: argparse.Namespace) -> Iterator[Finding]:
             yield wrong(subject, f"cannot be looked at: {type(error).__name__}: {error}", "repair this first")
 
 
+def _unnamed(args: argparse.Namespace) -> Path:
+    """The checkpoint that is served where none is named."""
+    try:
+        own = bundled(args)
+    except Trouble:  # of the deploy file, which is a finding of its own
+        own = None
+    return demo_folder(args.model, args.home) if own is None else own.folder
+
+
 def _settings(args: argparse.Namespace, folder: Path | None) -> tuple[Settings | None, Finding | None]:
     """The deploy file's settings, where they can be judged; and what is to be said of them."""
     try:
-        settings = deploy_settings(args, folder or _NOWHERE, platform=platform_here() if args.checkpoint else "cpu")
+        settings = deploy_settings(args, folder or _NOWHERE, platform=platform_here(args))
     except Trouble as trouble:
         if folder is None and trouble.code == NO_CHECKPOINT:
             return None, None
         return None, wrong("deploy file", str(trouble), "change --config or --model, or the file itself")
-    return settings, ok("deploy file", f"{args.config or args.model}, model_runner {settings.talker.model_runner}")
+    return settings, ok("deploy file", f"{deploy_file(args)}, model_runner {settings.talker.model_runner}")
 
 
 def _checkpoint(settings: Settings) -> Finding:

@@ -125,7 +125,7 @@ async def test_one_whose_store_answers_no_more_ends_to_be_started_anew(real_brok
 
 def test_everything_in_one_process_keeps_an_archive_too(tiny, folder):
     body = {"model": "minimax_music3", "input": "[verse]\nla", "instructions": "x", "seed": 5, "max_new_tokens": 60}
-    with serving("up", "--checkpoint", tiny, "--archive", folder) as (_, url):
+    with serving("up", "--model", "minimax_music3", "--checkpoint", tiny, "--archive", folder) as (_, url):
         job = http.post(f"{url}/v1/jobs", json=body).raise_for_status().json()
         code, _, errors = run("follow", job["id"], "-o", folder.parent / "heard.wav", url=url)
         assert code == 0, errors

@@ -42,14 +42,15 @@ def test_a_taken_port_is_named(role, taken_port, capsys):
 def test_a_missing_checkpoint_says_how_to_make_one(role, tmp_path, capsys):
     flags = ["--port", "0"] if role == "api" else []
     for named in ([], ["--checkpoint", str(tmp_path / "none")]):
-        code, told = ends(capsys, role, *flags, *named)
+        code, told = ends(capsys, role, "--model", "minimax_music3", *flags, *named)
         assert code == 4
         assert "songline make-checkpoint minimax_music3 DIR" in told
 
 
 @pytest.mark.parametrize("role", ["talker", "acoustic"])
 def test_a_redis_that_does_not_answer_says_how_to_start_one(role, tmp_path, capsys):
-    code, told = ends(capsys, role, "--checkpoint", str(tmp_path), "--broker", NOWHERE)
+    flags = ["--model", "minimax_music3", "--checkpoint", str(tmp_path)]
+    code, told = ends(capsys, role, *flags, "--broker", NOWHERE)
     assert code == 3
     assert "redis-server --appendonly yes" in told
 

@@ -18,7 +18,7 @@ def urls(tiny):
     """Where the documentation's servers really are."""
     with (
         serving("up", "--model", "qwen3_tts", "--checkpoint", tiny_checkpoint("qwen3_tts")) as (_, speech),
-        serving("up", "--checkpoint", tiny) as (_, songs),
+        serving("up", "--model", "minimax_music3", "--checkpoint", tiny) as (_, songs),
     ):
         yield {SPEECH: speech, SONGS: songs}
 

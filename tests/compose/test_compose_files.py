@@ -93,7 +93,7 @@ def test_compose_lays_the_gpu_file_over_the_other():
         service = services[name]
         assert service["environment"]["SONGLINE_PLATFORM"] == "cuda"
         assert service["environment"]["SONGLINE_BROKER"] == "redis://redis:6379/0"
-        assert (service["image"], service["build"]["args"]["EXTRAS"]) == ("songline:0.4.0-vllm", "vllm")
+        assert (service["image"], service["build"]["args"]["EXTRAS"]) == ("songline:0.5.0-vllm", "vllm")
         assert service["healthcheck"]["test"][1:3] == ["songline", "health"]
         assert service["healthcheck"]["start_period"] in ("30m", "30m0s")
     assert set(services["talker"]["depends_on"]) == {"redis", "acoustic"}
@@ -105,7 +105,7 @@ def test_without_it_no_gpu_is_asked_for():
     assert told.returncode == 0, told.stderr
     services = yaml.safe_load(told.stdout)["services"]
     assert not any("deploy" in service for service in services.values())
-    assert services["talker"]["image"] == "songline:0.4.0"
+    assert services["talker"]["image"] == "songline:0.5.0"
 
 
 def test_the_version_is_one_everywhere():

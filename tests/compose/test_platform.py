@@ -12,6 +12,7 @@ from compose.cli import main
 from workers import run
 from workers.settings import BadSettings
 
+SONG = ("--model", "minimax_music3")
 OF_API = """
 import sys
 from compose import serve
@@ -55,37 +56,37 @@ def chosen(monkeypatch, tiny, capsys):
 
 @pytest.mark.parametrize("role", ["talker", "acoustic"])
 def test_a_worker_takes_the_platform_of_its_machine(chosen, tiny, role):
-    assert chosen(role, "--checkpoint", tiny, gpu=False) == (role, "torch", "cpu", "cpu")
-    assert chosen(role, "--checkpoint", tiny, gpu=True) == (role, "v2", "cuda", "cuda")
+    assert chosen(role, *SONG, "--checkpoint", tiny, gpu=False) == (role, "torch", "cpu", "cpu")
+    assert chosen(role, *SONG, "--checkpoint", tiny, gpu=True) == (role, "v2", "cuda", "cuda")
 
 
 def test_a_flag_or_a_variable_wins(chosen, tiny, monkeypatch):
-    assert chosen("talker", "--checkpoint", tiny, "--platform", "cpu", gpu=True)[1] == "torch"
-    assert chosen("talker", "--checkpoint", tiny, "--platform", "cuda", gpu=False)[1] == "v2"
+    assert chosen("talker", *SONG, "--checkpoint", tiny, "--platform", "cpu", gpu=True)[1] == "torch"
+    assert chosen("talker", *SONG, "--checkpoint", tiny, "--platform", "cuda", gpu=False)[1] == "v2"
     monkeypatch.setenv("SONGLINE_PLATFORM", "cuda")
-    assert chosen("talker", "--checkpoint", tiny, gpu=False)[1] == "v2"
+    assert chosen("talker", *SONG, "--checkpoint", tiny, gpu=False)[1] == "v2"
 
 
 def test_up_takes_the_gpu_for_a_checkpoint_of_ones_own_alone(chosen, tiny):
-    assert chosen("up", "--checkpoint", tiny, gpu=True)[1] == "v2"
-    assert chosen("up", gpu=True) == ("talker", "torch", "cpu", "cpu")
-    assert chosen("up", "--platform", "cuda", gpu=True)[1] == "v2"
+    assert chosen("up", *SONG, "--checkpoint", tiny, gpu=True)[1] == "v2"
+    assert chosen("up", *SONG, gpu=True) == ("talker", "torch", "cpu", "cpu")
+    assert chosen("up", *SONG, "--platform", "cuda", gpu=True)[1] == "v2"
 
 
 def test_a_shipped_file_by_its_name(chosen, tiny):
-    flags = ("--checkpoint", tiny, "--config", "minimax_music3_2gpu")
+    flags = (*SONG, "--checkpoint", tiny, "--config", "minimax_music3_2gpu")
     assert chosen("acoustic", *flags, gpu=True) == ("acoustic", "v2", "cuda", "cuda:1")
 
 
 def test_an_unknown_platform_is_wrong_usage(tiny, capsys):
-    assert main(["talker", "--checkpoint", str(tiny), "--platform", "tpu"]) == 2
+    assert main(["talker", *SONG, "--checkpoint", str(tiny), "--platform", "tpu"]) == 2
     assert "no platform 'tpu': use one of cpu, cuda" in capsys.readouterr().err
 
 
 def test_arithmetic_of_a_whole_process_is_not_shared(chosen, tiny, tmp_path):
     mine = tmp_path / "mine.yaml"
     mine.write_text("base_config: minimax_music3_v1\ntalker: {batch_invariant: true}\n")
-    flags = ("--checkpoint", tiny, "--config", mine)
+    flags = (*SONG, "--checkpoint", tiny, "--config", mine)
     assert chosen("up", *flags, gpu=False)[0] == "talker.batch_invariant"
     assert chosen("talker", *flags, gpu=False)[:2] == ("talker", "v1")
 
@@ -93,6 +94,6 @@ def test_arithmetic_of_a_whole_process_is_not_shared(chosen, tiny, tmp_path):
 def test_the_api_asks_no_gpu(tiny):
     """It loads nothing that could tell, and serves a model of any platform."""
     for platform in ((), ("--platform", "cuda")):
-        command = [sys.executable, "-c", OF_API, "--checkpoint", str(tiny), *platform]
+        command = [sys.executable, "-c", OF_API, *SONG, "--checkpoint", str(tiny), *platform]
         told = subprocess.run(command, capture_output=True, text=True)
         assert (told.returncode, told.stdout.strip()) == (0, "minimax_music3 []"), told.stderr

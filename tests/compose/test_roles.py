@@ -36,7 +36,7 @@ def sung(url, **fields):
 
 
 def test_roles_in_processes_of_their_own(broker, tiny):
-    flags = ["--broker", broker, "--checkpoint", tiny]
+    flags = ["--broker", broker, "--model", "minimax_music3", "--checkpoint", tiny]
     port = free_port()
     roles = {
         "api": songline("api", "--port", port, *flags),
@@ -58,7 +58,7 @@ def test_roles_in_processes_of_their_own(broker, tiny):
     finally:
         for process in roles.values():
             process.kill()
-    with serving("up", "--checkpoint", tiny) as (_, url):
+    with serving("up", "--model", "minimax_music3", "--checkpoint", tiny) as (_, url):
         assert sung(url) == apart
 
 
@@ -81,7 +81,7 @@ def frozen_in_mid_song(process, url, broker):
 
 
 def test_jobs_survive_the_process_that_served_them(broker, tiny):
-    flags = ["--broker", broker, "--checkpoint", tiny]
+    flags = ["--broker", broker, "--model", "minimax_music3", "--checkpoint", tiny]
     with serving("up", *flags) as (process, url):
         job = frozen_in_mid_song(process, url, broker)
         process.send_signal(signal.SIGTERM)

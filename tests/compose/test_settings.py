@@ -172,8 +172,8 @@ def test_help_tells_every_exit_code(capsys):
 
 
 def test_a_command_may_have_a_default_of_its_own():
-    assert settings_of("say").model == "qwen3_tts"
-    assert settings_of("sing").model == "minimax_music3"
+    assert settings_of("say").model == settings_of("up").model == settings_of("demo").model == "qwen3_tts"
+    assert settings_of("sing").model == settings_of("submit").model == "minimax_music3"
     assert settings_of("say", SONGLINE_MODEL="other").model == "other"
 
 

@@ -32,7 +32,7 @@ def url():
 
 @pytest.fixture(scope="module")
 def music(tiny):
-    with serving("up", "--checkpoint", tiny) as (_, url):
+    with serving("up", "--model", "minimax_music3", "--checkpoint", tiny) as (_, url):
         yield url
 
 

@@ -27,6 +27,7 @@ SONG = {
     "instructions": "a slow folk ballad",
     "seed": 10,  # of the tiny checkpoint: a song of hundreds of frames
 }
+SONGS = {"SONGLINE_MODEL": SONG["model"], "SONGLINE_CHECKPOINT": "/checkpoints/minimax_music3-tiny"}
 HEALTHY_S, BUILT_S, SUNG_S = 300, 1800, 240
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(900)]
@@ -37,7 +38,8 @@ class Stack:
 
     def __init__(self, name: str, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
-        self._environment = os.environ | {"COMPOSE_PROJECT_NAME": name, "SONGLINE_PUBLISH": str(port)}
+        own = {"COMPOSE_PROJECT_NAME": name, "SONGLINE_PUBLISH": str(port)}
+        self._environment = os.environ | own | SONGS
 
     def compose(self, *command: str, timeout: float = HEALTHY_S) -> str:
         done = subprocess.run(

@@ -19,7 +19,7 @@ SONG = [*ENDLESS, "--frames", 220]
 
 @pytest.fixture(scope="module")
 def server(tiny):
-    with serving("up", "--checkpoint", tiny) as (process, url):
+    with serving("up", "--model", "minimax_music3", "--checkpoint", tiny) as (process, url):
         yield process, url
 
 
@@ -122,7 +122,7 @@ def test_bench_by_both_ways_hears_the_same_bytes(url, tmp_path):
 
 
 def test_it_stops_when_asked(tiny):
-    with serving("up", "--checkpoint", tiny) as (process, url):
+    with serving("up", "--model", "minimax_music3", "--checkpoint", tiny) as (process, url):
         submitted(url, seed=1, frames=9000)
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 0

@@ -95,6 +95,37 @@ def test_a_full_batch_does_not_wait_behind_one_that_has_room():
     assert names(THREE, [waits, *(playing(name, 120, shape=2) for name in "abc")]) == ("abc", 0.0)
 
 
+# --- holding back -----------------------------------------------------------------------------------------------------
+
+HOLDS = Batches(1, gather_s=9.0, hold_s=0.25)
+
+
+def held(job: Waiting, *dry_at: float, now: float = 100.0) -> tuple[str, float]:
+    batch, wait = HOLDS.next([job], now=now, window_s=0.125, expected=1, dry_at=dry_at)
+    return "".join(job.job for job in batch), wait
+
+
+def test_a_window_that_nobody_needs_is_held_back_for_a_listener_who_would_run_dry_in_it():
+    assert held(playing("full", 103), 100.125) == ("", 0.125), "until he runs dry: then it is too late for him"
+    assert held(playing("full", 103), 100.3125) == ("", 0.25), "and for no longer than holding back takes"
+    assert held(playing("full", 103), 100.3125, now=100.25) == ("full", 0.0)
+
+
+@pytest.mark.parametrize("dry_at", [99.0, 100.0, 100.375, 104.0])
+def test_nothing_is_held_back_for_who_is_dry_already_or_will_not_be(dry_at):
+    assert held(playing("full", 103), dry_at) == ("full", 0.0)
+
+
+def test_a_window_that_somebody_needs_is_not_held_back():
+    assert held(playing("empty", 100.25), 100.125) == ("empty", 0.0)
+    assert held(fresh("new", 100.0), 100.125) == ("new", 0.0)
+
+
+def test_nothing_is_held_back_where_no_time_for_it_is_set():
+    batch, _ = ONE.next([playing("full", 103)], now=100.0, window_s=0.125, expected=0, dry_at=[100.1])
+    assert [job.job for job in batch] == ["full"]
+
+
 def test_a_wait_that_is_over_ends_in_a_batch():
     """Whatever waits: after as long as it was told to wait, something is decoded."""
     dice = random.Random(3)

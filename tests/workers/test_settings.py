@@ -40,6 +40,7 @@ def test_every_shipped_file_serves_on_every_platform(name, platform):
         ("qwen3_tts", "torch", "v2"),
         ("qwen3_tts_high_concurrency", "torch", "v2"),
         ("qwen3_tts_2gpu", "torch", "v2"),
+        ("qwen3_tts_small", "torch", "v2"),
     ],
 )
 def test_each_platform_has_its_runner(name, on_cpu, on_cuda):
@@ -62,6 +63,12 @@ def test_no_row_of_a_shipped_talker_stays_empty_for_the_acoustic_stage(name, pla
     """A job counts against `ready_limit` from its first span to its end, so as long as it holds a row."""
     settings = load(name, HERE, platform=platform)
     assert settings.talker.max_jobs <= min(settings.talker.ready_limit, settings.acoustic.max_num_seqs)
+
+
+def test_small_is_of_few_rows_and_only_on_a_cpu():
+    usual, small = load("qwen3_tts", HERE), load("qwen3_tts_small", HERE)
+    assert (small.talker.max_jobs, small.talker.model_runner) == (4, "torch") and usual.acoustic.hold_s is None
+    assert load("qwen3_tts_small", HERE, platform="cuda") == load("qwen3_tts", HERE, platform="cuda")
 
 
 def test_high_concurrency_is_of_more_rows():

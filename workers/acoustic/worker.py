@@ -81,7 +81,7 @@ class AcousticWorker:
         self._family = family
         self._settings = settings
         self._sounding: dict[str, Sounding] = {}
-        self._batches = Batches(model.batch, settings.gather_s)
+        self._batches = Batches(model.batch, settings.gather_s, settings.hold_s or 0.0)
         self._window_s = 0.5  # decoding time of a window, a moving mean
         self._taking: Aside[None] = Aside("taking", ownership.signals.wake)
         self._taken: deque[tuple[Owned, bytes | None]] = deque()  # with their carries; not begun yet
@@ -230,9 +230,16 @@ class AcousticWorker:
             if sounding.carry.windows < sounding.windows and not (sounding.done or sounding.owned.lease.over):
                 sounding.ready_at = min(sounding.ready_at or now, now)  # the clock may be set back
                 waiting.append(self._waiting(sounding, sounding.ready_at))
-        talking = sum(not sounding.owned.state.terminal for sounding in self._sounding.values())
-        batch, wait = self._batches.next(waiting, now=now, window_s=self._window_s, expected=talking - len(waiting))
+        talking = [sounding for sounding in self._sounding.values() if not sounding.owned.state.terminal]
+        dry_at = [self._dry_at(sounding) for sounding in talking if sounding.carry.windows == sounding.windows > 0]
+        batch, wait = self._batches.next(
+            waiting, now=now, window_s=self._window_s, expected=len(talking) - len(waiting), dry_at=dry_at
+        )
         return [self._sounding[chosen.job] for chosen in batch], wait
+
+    def _dry_at(self, sounding: Sounding) -> float:
+        """Of a job whose first window is out."""
+        return (sounding.heard_from or sounding.since) + sounding.carry.samples / self._model.sample_rate
 
     def _waiting(self, sounding: Sounding, ready_at: float) -> Waiting:
         seconds = sounding.carry.samples / self._model.sample_rate

@@ -229,6 +229,17 @@ class Backbone:
 
 
 @dataclass(frozen=True, slots=True)
+class Bundled:
+    """A checkpoint that comes with the family, in its own folder.
+
+    folder: where it lies. config: the deploy file that it is served with, where no other is named.
+    """
+
+    folder: Path
+    config: str
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """What `workers.models.<name>` exports as FAMILY."""
 
@@ -250,6 +261,7 @@ class Family:
     loops: LoopGuard | None = None  # ends jobs whose frames only repeat; None where they may
     # Checkpoint folder and the talker's options; None for a checkpoint that clones no voices.
     reference: Callable[[Path, dict[str, Any]], ReferenceModel | None] = lambda folder, options: None
+    bundled: Bundled | None = None
 
 
 def load_family(name: str) -> Family:

@@ -10,7 +10,7 @@ from typing import Any
 
 from broker_schemas.contract import Contract
 from broker_schemas.events import JobRequested
-from workers.models.family import AcousticModel, EmbedTokens, Family, ReferenceModel, TalkerModel
+from workers.models.family import AcousticModel, Bundled, EmbedTokens, Family, ReferenceModel, TalkerModel
 from workers.models.qwen3_tts import config
 from workers.models.qwen3_tts.code2wav_sizes import check_codes
 from workers.talker.windows import RampPlan
@@ -75,4 +75,5 @@ FAMILY = Family(
     make_checkpoint=_make_checkpoint,
     loops=config.LOOPS,
     reference=_reference,
+    bundled=Bundled(Path(__file__).parent / "voice", "qwen3_tts_small"),
 )
