@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workers.models.qwen3_tts.config import FIRST_CHUNK_FRAMES, FRAME_SAMPLES, SAMPLE_RATE, plan
+from workers.models.qwen3_tts.config import FIRST_CHUNK_FRAMES, FRAME_SAMPLES, GENTLE, SAMPLE_RATE, plan
 
 _AROUND = 2  # samples on each side of a seam that belong to it
 _EDGE = SAMPLE_RATE // 100
@@ -29,7 +29,7 @@ class Quality:
 
 
 def quality(pcm: np.ndarray, first_chunk: int = FIRST_CHUNK_FRAMES) -> Quality:
-    """Of (samples,) int16, cut into chunks as a request with this first chunk is."""
+    """Of (samples,) int16, cut into chunks as the voice's are for a request with this first chunk."""
     import pyloudnorm
 
     sound = pcm.astype(np.float64) / 32768
@@ -50,7 +50,7 @@ def quality(pcm: np.ndarray, first_chunk: int = FIRST_CHUNK_FRAMES) -> Quality:
 
 def seams(frames: int, first_chunk: int = FIRST_CHUNK_FRAMES) -> list[int]:
     """The samples at which an utterance's second, third, ... chunks begin."""
-    cuts = plan(first_chunk)
+    cuts = plan(first_chunk, GENTLE)
     return [FRAME_SAMPLES * cuts.bounds(window, frames)[0] for window in range(1, cuts.count(frames))]
 
 

@@ -17,7 +17,7 @@ from workers.talker.windows import RampPlan
 
 
 def _plan(request: JobRequested) -> RampPlan:
-    return config.plan(request.params["first_chunk_frames"])
+    return config.plan(request.params["first_chunk_frames"], request.params.get("chunk_ramp", config.STEEP))
 
 
 def _codebooks(folder: Path) -> int:

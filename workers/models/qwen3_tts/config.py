@@ -31,8 +31,11 @@ SUPPRESSED = 1_024  # ids above the codes in the talker's vocabulary: never draw
 MOST_CODES = 1 << 15  # of a codebook: codes are logged as int16
 CONTEXT = 32_768  # positions that the backbone was trained with
 
-# Chunks: of how many frames each is. The first is as short as can be, the next ones double, and all others are alike.
+# Chunks: of how many frames each is. The first is as short as can be, the next ones grow, and all others are alike.
 FIRST_CHUNK_FRAMES = 1
+# How they grow: twice as long as the one before, for a talker that draws a frame in less than half of its time; or half
+# as long as all before it together, for one that needs up to two thirds.
+STEEP, GENTLE = "steep", "gentle"
 HOP = 25
 
 # Twelve seconds of one sound, or of a syllable of a second at most: no speech, but a model that has lost its way.
@@ -77,12 +80,16 @@ class ConfigError(CheckpointError):
     """The checkpoint's configuration is not one of this family. `str()` names the file and the field."""
 
 
-def plan(first_chunk: int = FIRST_CHUNK_FRAMES) -> RampPlan:
-    """How an utterance is cut, by the frames of its first chunk: a function of the request alone."""
+def plan(first_chunk: int = FIRST_CHUNK_FRAMES, chunk_ramp: str = STEEP) -> RampPlan:
+    """How an utterance is cut, by the frames of its first chunk and how the next ones grow: by the request alone."""
     ramp = [first_chunk]
-    while 2 * ramp[-1] < HOP:
-        ramp.append(2 * ramp[-1])
+    while (following := _following(ramp, chunk_ramp)) < HOP:
+        ramp.append(following)
     return RampPlan(tuple(ramp), HOP)
+
+
+def _following(ramp: list[int], chunk_ramp: str) -> int:
+    return 2 * ramp[-1] if chunk_ramp == STEEP else max(ramp[-1], sum(ramp) // 2 + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +166,7 @@ class SpeechConfig:
     that word, or None where it is no token of its own. speakers: ids in the talker's vocabulary, by name in lower case.
     dialects: the language that a speaker has of his own, for those who have one. languages: ids in the talker's
     vocabulary, dialects included, by name in lower case. front_end: None where a text is encoded as it is.
-    streaming_text: whether a text may be spread over its frames.
+    streaming_text: whether a text may be spread over its frames. chunk_ramp: STEEP or GENTLE.
     """
 
     task: str
@@ -179,6 +186,7 @@ class SpeechConfig:
     languages: Mapping[str, int]
     front_end: FrontEnd | None
     streaming_text: bool
+    chunk_ramp: str
 
     @property
     def pace(self) -> Pace:
@@ -231,6 +239,7 @@ def load_config(folder: Path) -> SpeechConfig:
             languages=talker.get("codec_language_id") or {},
             front_end=_front_end(stated, path),
             streaming_text=_streaming_text(stated, path),
+            chunk_ramp=_chunk_ramp(stated, path),
         )
     except KeyError as missing:
         raise ConfigError(f"{path} lacks {missing}") from None
@@ -348,6 +357,13 @@ def _streaming_text(stated: Mapping[str, Any], path: Path) -> bool:
     if not isinstance(streaming, bool):
         raise ConfigError(f"{path}: streaming_text is {streaming!r}, neither true nor false")
     return streaming
+
+
+def _chunk_ramp(stated: Mapping[str, Any], path: Path) -> str:
+    ramp = stated.get("chunk_ramp", STEEP)
+    if ramp not in (STEEP, GENTLE):
+        raise ConfigError(f"{path}: chunk_ramp is {ramp!r}, neither {STEEP!r} nor {GENTLE!r}")
+    return str(ramp)
 
 
 def _check_ids(config: SpeechConfig, path: Path) -> None:

@@ -83,13 +83,16 @@ class SpeechContract(Contract):
             **self._sampling_of(body),
             **self._voice(body),
         }
+        if self._config.chunk_ramp != config.STEEP:
+            params["chunk_ramp"] = self._config.chunk_ramp
         passages = self._passages(text, params)
         if passages:
             params["passages"] = [passage.param() for passage in passages]
             frames = self._frames_of_all(body, text, passages)
         else:
             frames = self._frames(body, text, params)
-        reserve = self._reserve(frames, params["first_chunk_frames"]) + _PASSAGE * len(passages)
+        chunks = config.plan(params["first_chunk_frames"], self._config.chunk_ramp).count(frames)
+        reserve = self._reserve(frames, chunks) + _PASSAGE * len(passages)
         reserve += sum(len(value.encode()) for value in (text, *params.values()) if isinstance(value, str))
         return Order(text, params | {"max_new_tokens": frames}, max_frames=frames, reserve_bytes=reserve)
 
@@ -282,7 +285,7 @@ class SpeechContract(Contract):
             )
             raise BadField("input", message)
 
-    def _reserve(self, frames: int, first_chunk: int) -> int:
+    def _reserve(self, frames: int, chunks: int) -> int:
         """Bytes: all PCM, the codes (each in a span, and before that in a hop), the reference, and the events."""
         pcm = frames * config.FRAME_SAMPLES * config.CHANNELS * 2
         codes = 2 * frames * self._config.codebooks * 2
@@ -290,7 +293,6 @@ class SpeechContract(Contract):
         if self._config.task == config.BASE:
             reference = self._config.speaker_encoder.enc_dim * 4
             reference += config.MAX_REFERENCE_FRAMES * self._config.codebooks * 2
-        chunks = config.plan(first_chunk).count(frames)
         return pcm + codes + reference + chunks * _CHUNK_ENVELOPES + _ENVELOPES
 
 
