@@ -39,9 +39,9 @@ end
 
 if tonumber(redis.call('ZSCORE', unarchived, job) or '0') ~= tonumber(ARGV[3]) then return {0} end
 if verb == 'done' then
-  count(ARGV[4])
-  redis.call('ZREM', unarchived, job)
+  redis.call('ZREM', unarchived, job)  -- first: what frees memory is done on a full broker too, and all that follows it
   redis.call('ZREM', since, job)
+  count(ARGV[4])
   return {1}
 end
 count(ARGV[5])

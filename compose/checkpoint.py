@@ -40,9 +40,10 @@ def bundled(args: argparse.Namespace) -> Bundled | None:
 def deploy_file(args: argparse.Namespace) -> str:
     """The name or path of the deploy file to serve with: the one that the flags name, or the bundled checkpoint's own.
     Raises Trouble."""
-    named = str(args.config or args.model)
+    if args.config:
+        return str(args.config)
     own = bundled(args)
-    return own.config if own is not None and named == family_asked_for(args).name else named
+    return own.config if own is not None and args.model == family_asked_for(args).name else str(args.model)
 
 
 def find(checkpoint: str | None, family: str, revision: str | None) -> Path:

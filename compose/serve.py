@@ -141,6 +141,8 @@ def _loaded(load: Callable[[Settings], _Stage], settings: Settings) -> _Stage:
 
 def _checkpoint(args: argparse.Namespace, *, demo: bool = False) -> Path:
     family = checkpoint.family_asked_for(args).name
+    if args.revision and not args.checkpoint:
+        raise Trouble("--revision is of a checkpoint that is a repository: name that by --checkpoint", USAGE)
     if (own := checkpoint.bundled(args)) is not None:
         _log.info("no checkpoint was named: serving the one that Songline has, at %s", own.folder)
         return own.folder

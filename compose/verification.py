@@ -19,7 +19,7 @@ from compose.progress import Progress
 from compose.trouble import FAILED, UNVERIFIABLE, Trouble
 from producer import Chunk, Job, JobEnded, Refused, Songline
 
-_RESOLVED = ("passages",)  # parameters that the contract makes of the input, and takes from nobody
+_RESOLVED = ("passages", "chunk_ramp")  # parameters that the contract adds by itself, and takes from nobody
 
 
 @dataclass(frozen=True, slots=True)

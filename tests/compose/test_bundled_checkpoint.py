@@ -84,7 +84,15 @@ def test_what_is_named_wins(role, bundle, served, tmp_path):
     mine = tmp_path / "mine.yaml"
     mine.write_text("base_config: qwen3_tts\ntalker: {max_jobs: 3}\n")
     assert served(role, "--config", mine) == load(str(mine), BUNDLED)
+    assert served(role, "--config", "qwen3_tts") == load("qwen3_tts", BUNDLED)
     assert served(role, "--model", "qwen3_tts_2gpu") == load("qwen3_tts_2gpu", BUNDLED)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_revision_of_nothing_is_refused(role, bundle, served):
+    bundle(BUNDLED)
+    code, told = served(role, "--revision", "main")
+    assert (code, "name that by --checkpoint" in told) == (2, True)
 
 
 def test_without_the_folder_a_role_asks_for_a_checkpoint_and_up_makes_one(bundle, served, tmp_path):

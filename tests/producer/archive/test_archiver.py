@@ -44,6 +44,19 @@ class Flaky(Store):
 # --- what is waiting ------------------------------------------------------------------------------------------------
 
 
+def test_a_full_broker_can_be_told_that_a_job_is_archived(real_broker):
+    client = real_broker.client()
+    run = log.Scripts(client)
+    run(log.archive_again(["job_a"]))
+    claimed, *_ = run(log.claim_unarchived(ttl_ms=60_000, most=1))
+    try:
+        client.config_set("maxmemory", 1)
+        assert run(log.end_archiving("job_a", claimed=claimed)) == [1]
+    finally:
+        client.config_set("maxmemory", 0)
+    assert waiting(real_broker) == [] and client.hget(keys.ARCHIVED, "archived") == b"1"
+
+
 async def test_a_job_waits_from_its_end_until_it_is_archived(broker, folder):
     async with serving(broker) as api:
         job = await api.submit()

@@ -212,7 +212,8 @@ def load_config(folder: Path) -> SpeechConfig:
     path = folder / "config.json"
     stated = read_json(path)
     if stated.get("model_type") != MODEL:
-        raise ConfigError(f"{path}: model_type is {stated.get('model_type')!r}, not {MODEL!r}")
+        model = stated.get("model_type")
+        raise ConfigError(f"{path}: model_type is {model!r}, not {MODEL!r}: name the model that it is by --model")
     if stated.get("tokenizer_type") != SPEECH_TOKENIZER_KIND:
         raise ConfigError(f"{path}: tokenizer_type is {stated.get('tokenizer_type')!r}, not {SPEECH_TOKENIZER_KIND!r}")
     if stated.get("tts_model_type") not in TASKS:
