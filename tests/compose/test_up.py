@@ -105,7 +105,8 @@ def test_a_refusal_names_the_field(url):
 def test_bench_by_both_ways_hears_the_same_bytes(url, tmp_path):
     lyrics = tmp_path / "lyrics.txt"
     lyrics.write_text(LYRICS)
-    flags = ["--lyrics", lyrics, "--caption", "a ballad", "--frames", 60, "--requests", 3, "--warm-up", 0]
+    flags = ["--model", "minimax_music3", "--lyrics", lyrics, "--caption", "a ballad", "--frames", 60]
+    flags += ["--requests", 3, "--warm-up", 0]
     reports = {}
     for via in ("speech", "jobs"):
         reports[via] = tmp_path / f"{via}.json"
