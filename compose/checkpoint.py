@@ -31,19 +31,20 @@ def family_asked_for(args: argparse.Namespace) -> Family:
         raise Trouble(str(error), USAGE) from error
 
 
-def bundled(args: argparse.Namespace) -> Bundled | None:
-    """The checkpoint that comes with the family, where the flags name none and the family has one. Raises Trouble."""
-    own = None if args.checkpoint else family_asked_for(args).bundled
+def bundled(family: Family) -> Bundled | None:
+    """The checkpoint that comes with the family, where it has one: what is served where the flags name none."""
+    own = family.bundled
     return own if own is not None and own.folder.is_dir() else None
 
 
 def deploy_file(args: argparse.Namespace) -> str:
     """The name or path of the deploy file to serve with: the one that the flags name, or the bundled checkpoint's own.
     Raises Trouble."""
-    if args.config:
-        return str(args.config)
-    own = bundled(args)
-    return own.config if own is not None and args.model == family_asked_for(args).name else str(args.model)
+    if args.config or args.checkpoint:
+        return str(args.config or args.model)
+    family = family_asked_for(args)
+    own = bundled(family)
+    return own.config if own is not None and args.model == family.name else str(args.model)
 
 
 def find(checkpoint: str | None, family: str, revision: str | None) -> Path:

@@ -140,17 +140,19 @@ def _loaded(load: Callable[[Settings], _Stage], settings: Settings) -> _Stage:
 
 
 def _checkpoint(args: argparse.Namespace, *, demo: bool = False) -> Path:
-    family = checkpoint.family_asked_for(args).name
-    if args.revision and not args.checkpoint:
+    family = checkpoint.family_asked_for(args)
+    if args.checkpoint:
+        return checkpoint.find(args.checkpoint, family.name, args.revision)
+    if args.revision:
         raise Trouble("--revision is of a checkpoint that is a repository: name that by --checkpoint", USAGE)
-    if (own := checkpoint.bundled(args)) is not None:
+    if (own := checkpoint.bundled(family)) is not None:
         _log.info("no checkpoint was named: serving the one that Songline has, at %s", own.folder)
         return own.folder
-    if demo and not args.checkpoint:
-        folder = checkpoint.demo(family, args.home)
+    if demo:
+        folder = checkpoint.demo(family.name, args.home)
         _log.warning("no checkpoint was named: serving the tiny random one at %s, which makes noise", folder)
         return folder
-    return checkpoint.find(args.checkpoint, family, args.revision)
+    return checkpoint.find(None, family.name, None)
 
 
 def _serve(

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from workers.models.family import load_family
 
 FAMILY = load_family("qwen3_tts")
 FOLDER = FAMILY.bundled.folder
-
-needs_voice = pytest.mark.skipif(not FOLDER.is_dir(), reason=f"no checkpoint lies in {FOLDER} yet")
 
 
 def files() -> dict[str, bytes]:

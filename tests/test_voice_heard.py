@@ -10,7 +10,6 @@ import pytest
 import workers.training
 from compose.verification import verified
 from producer import Songline
-from tests.bundled_voice import needs_voice
 from tests.compose.conftest import serving
 from workers.training.judge import Recogniser, write_wav
 from workers.training.sound_quality import quality
@@ -19,8 +18,6 @@ SENTENCES = 4  # plain ones that are held out of the training
 MOST_MISHEARD = 0.15  # of the words; of the teacher's own, Whisper tiny mishears one in a hundred
 LOUDNESS = (-26.0, -16.0)  # LUFS
 CLICK = 1.5  # a step between samples at a seam, beside the largest elsewhere
-
-pytestmark = needs_voice
 
 
 @pytest.fixture(scope="module")

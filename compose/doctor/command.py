@@ -9,7 +9,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from compose.checkpoint import bundled, demo_folder, deploy_file, family_named
+from compose.checkpoint import bundled, demo_folder, deploy_file, family_asked_for, family_named
 from compose.doctor import checkpoint_files, machine, redis_server, versions
 from compose.doctor.finding import Finding, Level, ok, wrong
 from compose.serve import deploy_settings, platform_here
@@ -64,12 +64,13 @@ def findings(args: argparse.Namespace) -> Iterator[Finding]:
 
 
 def _unnamed(args: argparse.Namespace) -> Path:
-    """The checkpoint that is served where none is named."""
+    """The checkpoint that `up` serves where none is named."""
     try:
-        own = bundled(args)
+        family = family_asked_for(args)
     except Trouble:  # of the deploy file, which is a finding of its own
-        own = None
-    return demo_folder(args.model, args.home) if own is None else own.folder
+        return demo_folder(args.model, args.home)
+    own = bundled(family)
+    return demo_folder(family.name, args.home) if own is None else own.folder
 
 
 def _settings(args: argparse.Namespace, folder: Path | None) -> tuple[Settings | None, Finding | None]:

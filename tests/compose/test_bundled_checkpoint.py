@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,7 +15,7 @@ from compose import serve
 from compose.broker import EmbeddedBroker
 from compose.checkpoint import demo_folder
 from compose.cli import main
-from tests.bundled_voice import FOLDER, needs_voice
+from tests.bundled_voice import FOLDER
 from tests.compose.conftest import run as command
 from tests.tiny_checkpoint import tiny_checkpoint
 from workers import run
@@ -119,6 +120,14 @@ def test_the_doctor_looks_at_it(bundle, capsys, tmp_path):
     assert "note   checkpoint   none is named" in capsys.readouterr().out
 
 
+def test_the_doctor_looks_at_what_up_serves_by_a_deploy_file_alone(bundle, capsys, tmp_path):
+    bundle(tmp_path / "absent")
+    made = demo_folder("qwen3_tts", tmp_path)
+    shutil.copytree(OTHER, made)
+    main(["doctor", "--model", "minimax_music3", "--config", "qwen3_tts", "--port", "0", "--home", str(tmp_path)])
+    assert f"{made} is whole" in capsys.readouterr().out
+
+
 def test_no_gpu_is_looked_for_where_nothing_is_loaded_on_it():
     """As the api, which stays light."""
     code = "import argparse, sys; from compose.serve import platform_here; "
@@ -126,7 +135,6 @@ def test_no_gpu_is_looked_for_where_nothing_is_loaded_on_it():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@needs_voice
 def test_the_demo_speaks_by_it_and_saves_a_file(tmp_path):
     code, told, progress = command("demo", "--frames", 3, "--out", tmp_path / "speech.wav", "--home", tmp_path)
     assert code == 0, progress

@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 import pytest
 import torch
 
-from tests.bundled_voice import FAMILY, FOLDER, files, needs_voice
+from tests.bundled_voice import FAMILY, FOLDER, files
 from workers.checkpoints import stated_shapes
 from workers.models.qwen3_tts import config
 from workers.run import load_acoustic, load_talker
@@ -24,8 +24,6 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("broker_schemas", "producer", "workers", "api", "compose")
 CARD = "README.md"
 MOST_BYTES = 50_000_000  # of what everybody who clones the repository gets
-
-pytestmark = needs_voice
 
 
 def test_it_is_loaded_strictly_by_its_own_deploy_file():

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 import torch
 
 from broker_schemas.events import JobRequested
-from tests.tiny_checkpoint import tiny_checkpoint
+from tests.tiny_checkpoint import restate, tiny_checkpoint
 from workers.checkpoints import load_component
 from workers.models.family import Drawing, load_family
 from workers.models.qwen3_tts import config, phonemes
@@ -49,15 +48,6 @@ def copy(folder, tmp_path):
 @pytest.fixture(scope="module")
 def talker(folder):
     return load_talker(folder, {"max_jobs": JOBS})
-
-
-def restate(path, *section, **changes) -> None:
-    stated = json.loads(path.read_text())
-    within = stated
-    for name in section:
-        within = within[name]
-    within |= changes
-    path.write_text(json.dumps(stated))
 
 
 def utterance(folder, seed: int, frames: int = 20, **asked) -> FrameHistory:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 
 import pytest
 
 from broker_schemas.events import JobRequested
-from tests.tiny_checkpoint import tiny_checkpoint
+from tests.tiny_checkpoint import restate, tiny_checkpoint
 from workers.models.family import load_family
 from workers.models.qwen3_tts import config
 from workers.models.qwen3_tts.config import GENTLE, STEEP, ConfigError, plan
@@ -23,10 +22,8 @@ def stating(tmp_path):
     """A checkpoint whose config.json states this ramp."""
 
     def state(ramp):
-        folder = tmp_path / "checkpoint"
-        shutil.copytree(tiny_checkpoint("qwen3_tts"), folder, dirs_exist_ok=True)
-        stated = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(stated | {"chunk_ramp": ramp}))
+        folder = shutil.copytree(tiny_checkpoint("qwen3_tts"), tmp_path / "checkpoint", dirs_exist_ok=True)
+        restate(folder / "config.json", chunk_ramp=ramp)
         return folder
 
     return state

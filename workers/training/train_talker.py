@@ -124,13 +124,13 @@ def main() -> None:
     utterances = read_utterances(args.codes / "lines.jsonl")
     if len(utterances) <= _HELD_OUT:
         parser.error(f"{args.codes} has {len(utterances)} utterances, and {_HELD_OUT} are held out: code more speech")
+    codes = torch.from_numpy(read_codes(args.codes)).to(device).long()
     begun = time.monotonic()
     kept, held_out = (
         _rows(pack(part, prompter.make, prompter.pad, _LENGTH, np.random.default_rng(0)), device)
         for part in (utterances[:-_HELD_OUT], utterances[-_HELD_OUT:])
     )
     print(f"{len(utterances)} utterances in {len(kept.text)} rows after {time.monotonic() - begun:.0f} s", flush=True)
-    codes = torch.from_numpy(read_codes(args.codes)).to(device).long()
     talker = new_talker().to(device).train()
     if args.earlier is not None:
         load_weights(args.earlier, "talker", {"talker": talker})

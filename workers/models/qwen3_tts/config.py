@@ -211,8 +211,7 @@ def load_config(folder: Path) -> SpeechConfig:
     """The checkpoint's config, checked for what the pipeline rests on; raises ConfigError."""
     path = folder / "config.json"
     stated = read_json(path)
-    if stated.get("model_type") != MODEL:
-        model = stated.get("model_type")
+    if (model := stated.get("model_type")) != MODEL:
         raise ConfigError(f"{path}: model_type is {model!r}, not {MODEL!r}: name the model that it is by --model")
     if stated.get("tokenizer_type") != SPEECH_TOKENIZER_KIND:
         raise ConfigError(f"{path}: tokenizer_type is {stated.get('tokenizer_type')!r}, not {SPEECH_TOKENIZER_KIND!r}")
