@@ -11,6 +11,7 @@ from tests.tiny_checkpoint import restate, tiny_checkpoint
 from workers.models.family import load_family
 from workers.models.qwen3_tts import config
 from workers.models.qwen3_tts.config import GENTLE, STEEP, ConfigError, plan
+from workers.models.qwen3_tts.contract import _CHUNK_ENVELOPES
 
 FRAME_S = 1 / config.FRAME_RATE
 FAMILY = load_family("qwen3_tts")
@@ -54,6 +55,14 @@ def test_a_job_of_before_is_cut_as_it_was():
     params = {"first_chunk_frames": 1}
     old = JobRequested(model="qwen3_tts", input="x", params=params, seed=1, owner="o", deadline=0)
     assert FAMILY.plan(old) == plan(1, STEEP)
+
+
+def test_each_chunk_of_a_gentle_ramp_has_its_room(stating):
+    """There are more of them, and each is an event and an entry."""
+    asked = {"input": "Hello.", "max_new_tokens": FRAMES}
+    steep, gentle = (FAMILY.contract(stating(ramp), 512).accept(asked).reserve_bytes for ramp in (STEEP, GENTLE))
+    more = plan(1, GENTLE).count(FRAMES) - plan(1, STEEP).count(FRAMES)
+    assert more > 0 and gentle - steep >= more * _CHUNK_ENVELOPES
 
 
 @pytest.mark.parametrize("ramp", ["slow", 2, None])
